@@ -1,0 +1,106 @@
+"""Attention that never lets packed examples see one another, without a mask.
+
+One row holds several examples end to end. The lengths travel as a keyword through the model's
+layers to `per_example`, which attends inside each example only. Keywords survive activation
+checkpointing; a context variable would not (its recomputation gives wrong gradients silently).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from transformers import AttentionInterface
+
+NAME = "per_example"
+
+
+def per_example(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    seq_lens: Sequence[int] | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Causal attention inside each example of one row.
+
+    query `[1, heads, T, d]`, key and value `[1, kv_heads, T, d]`, `sum(seq_lens) == T`; returns
+    `[1, T, heads, d]`. `sliding_window=W` lets position i see i - W < j <= i. `softcap` and `s_aux`
+    (attention sinks) take an explicit softmax, which SDPA cannot express.
+    """
+    if seq_lens is None or sum(seq_lens) != query.shape[2]:
+        raise RuntimeError(
+            f"per-example attention got lengths {seq_lens} for {query.shape[2]} tokens: "
+            "this model does not hand keywords on to its attention"
+        )
+    # split, not slices: the backward of each slice is a zero tensor of the full size
+    parts = zip(*(tensor.split(list(seq_lens), 2) for tensor in (query, key, value)), strict=True)
+    explicit = softcap is not None or s_aux is not None
+    outputs = []
+    for q, k, v in parts:
+        length = q.shape[2]
+        mask = _window_mask(length, sliding_window, q.device)
+        if explicit:
+            out = _explicit(q, k, v, mask, scaling, dropout, softcap, s_aux)
+        else:
+            out = F.scaled_dot_product_attention(
+                q,
+                k,
+                v,
+                attn_mask=mask,
+                is_causal=mask is None and length > 1,
+                dropout_p=dropout,
+                scale=scaling,
+                enable_gqa=q.shape[1] != k.shape[1],
+            )
+        outputs.append(out)
+    return torch.cat(outputs, 2).transpose(1, 2).contiguous(), None
+
+
+def _window_mask(length: int, window: int | None, device: torch.device) -> torch.Tensor | None:
+    """`[length, length]`, True where attention is allowed; None if plain causal is enough."""
+    if window is None or length <= window:
+        return None
+    position = torch.arange(length, device=device)
+    distance = position[:, None] - position[None, :]
+    return (distance >= 0) & (distance < window)
+
+
+def _explicit(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None,
+    scaling: float | None,
+    dropout: float,
+    softcap: float | None,
+    s_aux: torch.Tensor | None,
+) -> torch.Tensor:
+    groups = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
+    scores = q @ k.transpose(2, 3) * (scaling if scaling is not None else q.shape[-1] ** -0.5)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if mask is None:
+        mask = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool, device=q.device).tril()
+    scores = scores.float().masked_fill(~mask, float("-inf"))
+    if s_aux is not None:
+        sinks = s_aux.float().reshape(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+        scores = torch.cat([scores, sinks], -1)
+    weights = scores.softmax(-1)[..., : k.shape[2]]
+    return F.dropout(weights, dropout, training=dropout > 0).to(v.dtype) @ v
+
+
+def register() -> None:
+    """Make `per_example` known to `transformers`.
+
+    No mask function is registered under the name on purpose: then no mask is built.
+    """
+    AttentionInterface.register(NAME, per_example)

@@ -1,0 +1,101 @@
+"""Process group, device mesh, threads: one code path for one process and for many.
+
+`torchrun` gives the environment; without it a group of one is made in this process, so that FSDP2
+and its traps are the same everywhere.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from curriculum.config import Engine
+from curriculum.errors import UserError
+
+
+@dataclass(frozen=True)
+class World:
+    """This process's place. `mesh` has one axis (shard) or two (replicate, shard) for HSDP."""
+
+    rank: int
+    size: int
+    replicate: int
+    device: torch.device
+    mesh: DeviceMesh
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """The sum of a tensor over all ranks, in place."""
+        if self.size > 1:
+            dist.all_reduce(values)
+        return values
+
+    def gather(self, value: object) -> list[object]:
+        """One picklable object of every rank, in rank order, on every rank."""
+        if self.size == 1:
+            return [value]
+        gathered: list[object] = [None] * self.size
+        dist.all_gather_object(gathered, value)
+        return gathered
+
+    def barrier(self) -> None:
+        if self.size > 1:
+            dist.barrier()
+
+
+def rank_from_environment() -> int:
+    """The rank that `torchrun` gave this process; 0 without it. Needs no process group."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def default_threads() -> int:
+    """Cores of this machine shared by the processes on it."""
+    return max(1, len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
+@contextmanager
+def world(engine: Engine) -> Iterator[World]:
+    """Start the process group, and end it also when the body fails.
+
+    Raises `UserError` if `engine.replicate` does not divide the number of processes.
+    """
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size % engine.replicate:
+        raise UserError(
+            f"engine.replicate={engine.replicate}: must divide the number of processes ({size})"
+        )
+    torch.set_num_threads(engine.threads or default_threads())
+    device = _device()
+    timeout = timedelta(seconds=engine.timeout_seconds)
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    if "RANK" in os.environ:
+        dist.init_process_group(backend, timeout=timeout)
+    else:
+        dist.init_process_group(
+            backend, store=dist.HashStore(), rank=0, world_size=1, timeout=timeout
+        )
+    try:
+        if engine.replicate > 1:
+            shape, names = (engine.replicate, size // engine.replicate), ("replicate", "shard")
+            mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
+        else:
+            mesh = init_device_mesh(device.type, (size,), mesh_dim_names=("shard",))
+        yield World(dist.get_rank(), size, engine.replicate, device, mesh)
+    finally:
+        dist.destroy_process_group()
+
+
+def _device() -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    index = int(os.environ.get("LOCAL_RANK", "0"))
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)

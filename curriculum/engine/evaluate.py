@@ -1,0 +1,150 @@
+"""Forward-only services for probes: losses, embeddings, greedy generation.
+
+Every rank makes the same calls with the same arguments and gets the same results. Work is dealt
+out in turns; every rank runs the same number of forwards, the missing ones on dummies.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from curriculum.config import Config
+from curriculum.data.windows import Window
+from curriculum.engine.batch import collate, text_batch
+from curriculum.engine.distributed import World
+from curriculum.engine.head import token_cross_entropy
+from curriculum.engine.model import (
+    TrainModel,
+    build_lm,
+    gathered,
+    no_grad_forwards,
+    wrap,
+)
+
+T = TypeVar("T")
+
+
+class Evaluator:
+    """Evaluations of a model's present weights, in micro-batches of about `batch_tokens`."""
+
+    def __init__(self, model: TrainModel, world: World, batch_tokens: int) -> None:
+        self.model = model
+        self.rank = world.rank
+        self.world = world.size
+        self._ranks = world
+        self._batch_tokens = batch_tokens
+
+    def losses(self, windows: Sequence[Window]) -> tuple[float, float]:
+        """Sum of weighted negative log-likelihoods and sum of weights, over all windows."""
+        totals = torch.zeros(2, dtype=torch.float64, device=self._ranks.device)
+        chunks = chunk_by_tokens(windows, lambda w: len(w.input_ids), self._batch_tokens)
+        with no_grad_forwards(self.model):
+            for _, chunk in self._turns(chunks):
+                batch = collate(chunk, self._ranks.device)
+                loss, weight = self.model(batch, "rows", token_cross_entropy(batch))
+                totals += torch.stack([loss.double(), weight.double()])
+        loss_sum, weight_sum = self._ranks.sum(totals).tolist()
+        return loss_sum, weight_sum
+
+    def embed(self, texts: Sequence[Sequence[int]]) -> np.ndarray:
+        """L2-normalised embeddings `[N, hidden]` float32 of token lists, in their order."""
+        chunks = chunk_by_tokens(texts, len, self._batch_tokens)
+        mine: list[tuple[int, np.ndarray]] = []
+
+        def keep(embeddings: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            mine.append((-1, embeddings.cpu().numpy()))
+            return embeddings.sum(), embeddings.new_zeros(())
+
+        with no_grad_forwards(self.model):
+            for number, chunk in self._turns(chunks):
+                self.model(text_batch(chunk, self._ranks.device), "embed", keep)
+                mine[-1] = (number, mine[-1][1])
+        return np.concatenate(self._in_order(mine, len(chunks)))
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], max_new_tokens: int, stop_ids: Collection[int]
+    ) -> list[list[int]]:
+        """Greedy continuations, new tokens only, ending with the stop token that ended them."""
+        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+        cost: Callable[[int], int] = lambda i: len(prompts[i]) + max_new_tokens  # noqa: E731
+        chunks = chunk_by_tokens(order, cost, self._batch_tokens)
+        mine: list[tuple[int, list[list[int]]]] = []
+        with no_grad_forwards(self.model), gathered(self.model):
+            for number in range(self.rank, len(chunks), self.world):
+                chunk = [prompts[i] for i in chunks[number]]
+                mine.append((number, self._continue(chunk, max_new_tokens, stop_ids)))
+        outputs: list[list[int]] = [[] for _ in prompts]
+        for indices, texts in zip(chunks, self._in_order(mine, len(chunks)), strict=True):
+            for index, text in zip(indices, texts, strict=True):
+                outputs[index] = text
+        return outputs
+
+    def _continue(
+        self, prompts: Sequence[Sequence[int]], max_new_tokens: int, stop_ids: Collection[int]
+    ) -> list[list[int]]:
+        """Padded on the left, so that every continuation starts at the last position."""
+        stops = sorted(stop_ids)
+        width = max(len(prompt) for prompt in prompts)
+        ids = torch.full((len(prompts), width), stops[0], dtype=torch.long)
+        mask = torch.zeros_like(ids)
+        for row, prompt in enumerate(prompts):
+            ids[row, width - len(prompt) :] = torch.as_tensor(np.asarray(prompt, np.int64))
+            mask[row, width - len(prompt) :] = 1
+        device = self._ranks.device
+        generated = self.model.generate(
+            input_ids=ids.to(device),
+            attention_mask=mask.to(device),
+            max_new_tokens=max_new_tokens,
+            do_sample=False,
+            num_beams=1,
+            eos_token_id=stops,
+            pad_token_id=stops[0],
+            synced_gpus=False,
+        )
+        return [_until_stop(row, stop_ids) for row in generated[:, width:].tolist()]
+
+    def _turns(self, chunks: Sequence[list[T]]) -> list[tuple[int, list[T]]]:
+        """This rank's chunks with their numbers; the last one may be empty (a dummy)."""
+        rounds = -(-len(chunks) // self.world)
+        numbers = range(self.rank, rounds * self.world, self.world)
+        return [(n, chunks[n] if n < len(chunks) else []) for n in numbers]
+
+    def _in_order(self, mine: list[tuple[int, Any]], count: int) -> list[Any]:
+        """All ranks' numbered results in order, without those of dummies."""
+        found = {n: result for share in self._ranks.gather(mine) for n, result in share}
+        return [found[n] for n in range(count)]
+
+
+def chunk_by_tokens(
+    items: Sequence[T], length: Callable[[T], int], batch_tokens: int
+) -> list[list[T]]:
+    """Consecutive items, at most `batch_tokens` tokens a chunk, at least one item."""
+    chunks: list[list[T]] = []
+    room = 0
+    for item in items:
+        tokens = length(item)
+        if not chunks or tokens > room:
+            chunks.append([])
+            room = batch_tokens
+        chunks[-1].append(item)
+        room -= tokens
+    return chunks
+
+
+def _until_stop(tokens: Sequence[int], stop_ids: Collection[int]) -> list[int]:
+    for position, token in enumerate(tokens):
+        if token in stop_ids:
+            return list(tokens[: position + 1])
+    return list(tokens)
+
+
+def open_evaluator(config: Config, directory: Path, world: World) -> Evaluator:
+    """An evaluator of the model in a Hugging Face directory."""
+    model = replace(config.model, path=str(directory), config=None)
+    return Evaluator(
+        wrap(build_lm(model, config.seed), config.engine, world), world, config.probes.batch_tokens
+    )

@@ -1,0 +1,169 @@
+"""What each gloo process runs. Every case returns plain values; rank 0 writes them."""
+
+import json
+import sys
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from curriculum import objectives
+from curriculum.engine import model as model_module
+from curriculum.engine.distributed import World, world
+from curriculum.engine.evaluate import Evaluator
+from curriculum.engine.model import build_lm, wrap
+from curriculum.engine.step import Engine
+from tests.dist import tiny
+
+
+def engine(ranks: World, tied: bool, **settings: Any) -> Engine:
+    wrapped = wrap(build_lm(tiny.model_config(tied), 0), tiny.ENGINE, ranks)
+    return Engine(wrapped, ranks, replace(tiny.ENGINE, **settings), tiny.OPTIM)
+
+
+def full_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {
+        name.removeprefix("lm."): p.detach().full_tensor().clone()
+        for name, p in model.named_parameters()
+    }
+
+
+def step_windows(objective: str, per_window: int) -> list[Any]:
+    if objective == "retrieval":
+        return tiny.group_windows(tiny.groups())
+    return tiny.windows(tiny.examples(objective), per_window)
+
+
+def invariance(ranks: World) -> Any:
+    """Loss and weights after one plain SGD step, over ways to lay the same step out."""
+    found = {}
+    for tied in (True, False):
+        for objective in ("generative", "causal", "retrieval"):
+            for per_window, micro in ((1, 1), (1, 4), (3, 2), (4, 99)):
+                subject = engine(ranks, tied)
+                subject.optim = tiny.without_clip()
+                subject.optimizer = torch.optim.SGD(subject.model.parameters(), lr=0.5)
+                windows = step_windows(objective, per_window)
+                result = subject.step(
+                    subject.micro_batches(windows, micro),
+                    objectives.build("p", tiny.phase(objective, len(windows))),
+                    0.5,
+                )
+                weights = full_weights(subject.model)
+                found[f"{objective}-tied{tied}-pack{per_window}-micro{micro}"] = {
+                    "loss": result.loss,
+                    "norm": result.grad_norm,
+                    "forward_tokens": result.forward_tokens,
+                    "trained_tokens": result.trained_tokens,
+                    "weights": {n: w.flatten().tolist() for n, w in weights.items()},
+                }
+    return found
+
+
+def norms_with_evaluation(ranks: World) -> Any:
+    """Norms and final weights of four steps: without evaluation, with one between backward and
+    clipping of each step, with one before the optimizer is built, and that without the reshard."""
+
+    def trajectory(tied: bool, evaluate: bool, early: bool = False) -> dict[str, Any]:
+        subject = engine(ranks, tied)
+        evaluator = Evaluator(subject.model, ranks, 40)
+        if early:
+            evaluator.losses(tiny.windows(tiny.examples("causal", 5, seed=9), 2))
+            subject.reset_optimizer()
+        objective = objectives.build("p", tiny.phase("generative", 4))
+        norms = []
+        for number in range(4):
+            windows = tiny.windows(tiny.examples("generative", seed=number), 3)
+            hook = None
+            if evaluate:
+                # between the last backward and the clipping: the worst place
+                hook = before_norm(lambda: evaluate_all(evaluator))
+            with hook or nothing():
+                norms.append(
+                    subject.step(subject.micro_batches(windows, 1), objective, 1e-2).grad_norm
+                )
+        weights = full_weights(subject.model)
+        return {
+            "norms": [norm.hex() for norm in norms],
+            "sums": {n: w.double().sum().item().hex() for n, w in weights.items()},
+        }
+
+    found = {}
+    for tied in (True, False):
+        plain = trajectory(tied, False)
+        with_evaluation = trajectory(tied, True)
+        early = trajectory(tied, False, early=True)
+        reshard = model_module.reshard
+        model_module.reshard = lambda model: None
+        try:
+            broken = trajectory(tied, False, early=True)
+        finally:
+            model_module.reshard = reshard
+        found[f"tied{tied}"] = {
+            "plain": plain,
+            "evaluated": with_evaluation,
+            "early": early,
+            "broken": broken,
+        }
+    return found
+
+
+@contextmanager
+def nothing() -> Any:
+    yield
+
+
+@contextmanager
+def before_norm(action: Callable[[], None]) -> Any:
+    from curriculum.engine import step as step_module
+
+    original = step_module.local_gradients
+
+    def wrapped(optimizer: torch.optim.Optimizer) -> Any:
+        action()
+        return original(optimizer)
+
+    step_module.local_gradients = wrapped
+    try:
+        yield
+    finally:
+        step_module.local_gradients = original
+
+
+def evaluate_all(evaluator: Evaluator) -> None:
+    evaluator.losses(tiny.windows(tiny.examples("causal", 5, seed=9), 2))
+    evaluator.embed([[1, 2, 3], [4, 5]])
+    evaluator.generate([[1, 2], [3, 4, 5]], 3, {0})
+
+
+def evaluations(ranks: World) -> Any:
+    """What an evaluator finds; sets of 1, 3 and 5 rows, prompts of unequal length."""
+    wrapped = wrap(build_lm(tiny.model_config(True), 0), tiny.ENGINE, ranks)
+    found: dict[str, Any] = {}
+    for batch_tokens in (1, 40, 4000):
+        evaluator = Evaluator(wrapped, ranks, batch_tokens)
+        for count in (1, 3, 5):
+            rows = tiny.windows(tiny.examples("causal", count, seed=3), 1)
+            found[f"losses-{count}-{batch_tokens}"] = evaluator.losses(rows)
+        texts = [tokens for tokens, _ in tiny.examples("causal", 5, seed=4)]
+        found[f"embed-{batch_tokens}"] = evaluator.embed(texts).tolist()
+        prompts = [[5, 6, 7], [8, 9, 10, 11, 12, 13], [14]]
+        found[f"generate-{batch_tokens}"] = evaluator.generate(prompts, 6, {0, 3})
+    return found
+
+
+CASES = {case.__name__: case for case in (invariance, norms_with_evaluation, evaluations)}
+
+
+def main(out: str, *names: str) -> None:
+    with world(tiny.ENGINE) as ranks:
+        found = {name: CASES[name](ranks) for name in names}
+        if ranks.is_main:
+            Path(out).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
