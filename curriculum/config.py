@@ -123,7 +123,11 @@ class Profile:
 
 @dataclass(config=_strict)
 class Parameters:
-    """Exact parameter counts, each tied tensor once. `active` leaves unused experts out."""
+    """Exact parameter counts, each tied tensor once.
+
+    `embedding`: input embedding, and output head where untied. `active`: `total` less the experts
+    that a token does not visit; null where there are none.
+    """
 
     total: Count
     embedding: Count
@@ -263,26 +267,27 @@ def load(values: Mapping[str, Any]) -> Config:
     try:
         return TypeAdapter(Config).validate_python(values)
     except ValidationError as error:
-        seen: dict[str, None] = {}
+        rules: dict[str, list[str]] = {}
         for detail in error.errors(include_url=False):
-            seen.setdefault(_describe(detail), None)
-        raise UserError("\n".join(seen)) from None
+            place, rule = _describe(detail)
+            rules.setdefault(place, []).append(rule)
+        lines = [f"{place}: {' or '.join(dict.fromkeys(r))}" for place, r in rules.items()]
+        raise UserError("\n".join(lines)) from None
 
 
-def _describe(detail: Mapping[str, Any]) -> str:
-    """One line: dotted path, value, rule, nearest valid name."""
+def _describe(detail: Mapping[str, Any]) -> tuple[str, str]:
+    """`path=value`, and the rule with the nearest valid name. Members of a union share a place."""
     location = tuple(detail["loc"])
     siblings = _valid_names(location[:-1])
     path = ".".join(str(part) for part in location if _is_key(part))
     if detail["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         name = str(location[-1])
-        near = difflib.get_close_matches(name, siblings, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(name, siblings, n=1, cutoff=0.6)
         hint = f"did you mean {near[0]!r}?" if near else f"valid keys: {', '.join(siblings)}"
-        return f"{path}={detail['input']!r}: unknown key; {hint}"
+        return f"{path}={detail['input']!r}", f"unknown key; {hint}"
     if detail["type"] == "missing":
-        return f"{path}: required, but not given"
-    message = detail["msg"][0].lower() + detail["msg"][1:]
-    return f"{path}={detail['input']!r}: {message}"
+        return path, "required, but not given"
+    return f"{path}={detail['input']!r}", detail["msg"][0].lower() + detail["msg"][1:]
 
 
 def _is_key(part: Any) -> bool:

@@ -6,23 +6,38 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write that takes the place of `path` when the block ends well, and else leaves
+    nothing. Synced, and its directory too."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_directory(path.parent)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    with replacing(path) as file:
+        file.write(data)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write under a temporary name, then rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    write_bytes(path, text.encode())
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Strict JSON (no NaN), complete or absent."""
-    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+    """Strict JSON (no NaN)."""
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def sync_directory(directory: Path) -> None:

@@ -34,7 +34,9 @@ def save(
     names = dict(model.named_parameters())
     state = {
         "model": {name: p.detach() for name, p in names.items()},
-        "optim": {name: dict(optimizer.state[p]) for name, p in names.items() if optimizer.state[p]},
+        "optim": {
+            name: dict(optimizer.state[p]) for name, p in names.items() if optimizer.state[p]
+        },
     }
     dcp.save(state, storage_writer=FileSystemWriter(temporary / "state"))
     if world.is_main:
@@ -42,9 +44,7 @@ def save(
     world.barrier()
 
 
-def load(
-    directory: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None
-) -> None:
+def load(directory: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
     """Read weights, and moments if an optimizer is given, into sharded tensors in place.
 
     The checkpoint says which parameters have moments; the others keep none. Raises `RunError`
@@ -64,7 +64,9 @@ def load(
         state: dict[str, Any] = {"model": {name: p.detach() for name, p in names.items()}}
         if optimizer is not None:
             state["optim"] = {
-                name: _empty_moments(p) for name, p in names.items() if f"optim.{name}.step" in stored
+                name: _empty_moments(p)
+                for name, p in names.items()
+                if f"optim.{name}.step" in stored
             }
         dcp.load(state, storage_reader=reader)
     # CheckpointException derives from BaseException

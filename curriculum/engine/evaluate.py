@@ -5,7 +5,6 @@ out in turns; every rank runs the same number of forwards, the missing ones on d
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -143,8 +142,6 @@ def _until_stop(tokens: Sequence[int], stop_ids: Collection[int]) -> list[int]:
 
 
 def open_evaluator(config: Config, directory: Path, world: World) -> Evaluator:
-    """An evaluator of the model in a Hugging Face directory."""
-    model = replace(config.model, path=str(directory), config=None)
-    return Evaluator(
-        wrap(build_lm(model, config.seed), config.engine, world), world, config.probes.batch_tokens
-    )
+    """An evaluator of the weights in a Hugging Face directory."""
+    lm = build_lm(config.model, config.seed, directory)
+    return Evaluator(wrap(lm, config.engine, world), world, config.probes.batch_tokens)

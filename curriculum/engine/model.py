@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -80,20 +81,38 @@ class TrainModel(torch.nn.Module):
         return self.lm.generate(**arguments)
 
 
-def build_lm(model: schema.Model, seed: int) -> PreTrainedModel:
-    """A causal LM with float32 master weights: from a directory, or fresh from a config.
+def build_lm(model: schema.Model, seed: int, weights: Path | None = None) -> PreTrainedModel:
+    """A causal LM with float32 master weights: those of a Hugging Face directory, or random ones.
 
-    Every rank draws the same numbers: `fully_shard` keeps each rank's slice of its own.
+    Without `weights` the architecture is `model.config`, or that of `model.path`. Every rank draws
+    the same numbers: `fully_shard` keeps each rank's slice of its own.
     """
     attention.register()
     torch.manual_seed(seed)
-    if model.path is not None:
-        return AutoModelForCausalLM.from_pretrained(model.path, dtype=torch.float32)
-    if model.config is None:
-        raise UserError(f"model={model.name}: model.path is not set (a Hugging Face directory)")
-    options = dict(model.config)
-    config = AutoConfig.for_model(options.pop("model_type"), **options)
+    try:
+        if weights is not None:
+            return AutoModelForCausalLM.from_pretrained(weights, dtype=torch.float32)
+        if model.config is not None:
+            options = dict(model.config)
+            config = AutoConfig.for_model(options.pop("model_type"), **options)
+        elif model.path is not None:
+            config = AutoConfig.from_pretrained(model.path)
+        else:
+            raise UserError(f"model={model.name}: give model.path=DIR (a Hugging Face directory)")
+    except (OSError, ValueError, KeyError) as error:
+        cause = str(error).strip().splitlines()[0]
+        raise UserError(f"model {model.name}: cannot be built: {cause}") from None
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+
+
+def check_vocabulary(lm: PreTrainedModel, tokens: int) -> None:
+    """Raises `UserError` if the tokenizer has ids that the embedding has no row for."""
+    rows = lm.get_input_embeddings().weight.shape[0]
+    if tokens > rows:
+        raise UserError(
+            f"model.tokenizer: has {tokens} tokens, the model's embedding {rows} rows; "
+            "give the tokenizer that belongs to the model, or a larger vocab_size"
+        )
 
 
 def wrap(lm: PreTrainedModel, engine: schema.Engine, world: World) -> TrainModel:
@@ -112,9 +131,7 @@ def wrap(lm: PreTrainedModel, engine: schema.Engine, world: World) -> TrainModel
     )
     layer_precision = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32)
     for layer in decoder_layers(lm):
-        fully_shard(
-            layer, mesh=world.mesh, mp_policy=layer_precision, reshard_after_forward=True
-        )
+        fully_shard(layer, mesh=world.mesh, mp_policy=layer_precision, reshard_after_forward=True)
     fully_shard(model, mesh=world.mesh, mp_policy=precision, reshard_after_forward=False)
     register_fsdp_forward_method(model, "generate")
     for module in sharded_modules(model):
@@ -208,7 +225,10 @@ def check_isolation(model: TrainModel, tolerance: float = 1e-5) -> None:
     with torch.no_grad():
         set_attention(lm, "sdpa")
         alone = torch.cat(
-            [lm(part[None], use_cache=False).logits[0] for part in batch.input_ids[0].split(lengths)]
+            [
+                lm(part[None], use_cache=False).logits[0]
+                for part in batch.input_ids[0].split(lengths)
+            ]
         ).float()
         scale = alone.abs().max()
         for isolates, name in ((True, attention.NAME), (False, "sdpa")):

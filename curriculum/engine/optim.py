@@ -43,5 +43,3 @@ def squared_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
 
 def scale_gradients(gradients: list[torch.Tensor], factor: float) -> None:
     torch._foreach_mul_(gradients, factor)
-
-

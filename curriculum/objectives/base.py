@@ -6,7 +6,6 @@ from typing import Protocol
 from curriculum.engine.batch import Batch, Encoded
 from curriculum.engine.head import Head, Reduce, token_cross_entropy
 
-
 Encode = Callable[[Sequence[Batch]], Encoded]
 
 

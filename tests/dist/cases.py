@@ -16,7 +16,7 @@ from curriculum.engine.distributed import World, world
 from curriculum.engine.evaluate import Evaluator
 from curriculum.engine.model import build_lm, wrap
 from curriculum.engine.step import Engine
-from tests.dist import tiny
+import tiny
 
 
 def engine(ranks: World, tied: bool, **settings: Any) -> Engine:

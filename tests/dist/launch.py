@@ -15,7 +15,7 @@ def launch(processes: int, cases: list[str], out: Path, timeout: float = 280) ->
     command = [
         *(sys.executable, "-m", "torch.distributed.run"),
         *("--standalone", "--nproc-per-node", str(processes)),
-        *("-m", "tests.dist.cases", str(out), *cases),
+        *(str(Path(__file__).with_name("cases.py")), str(out), *cases),
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(

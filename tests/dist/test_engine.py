@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.dist import tiny
-from tests.dist.launch import launch
+import tiny
+from launch import launch
 
 WORLDS = (1, 2)
 
@@ -47,7 +47,9 @@ def test_step_equals_plain_pytorch_at_every_layout(found: Any, objective: str, t
         assert got["weights"].keys() == weights.keys()
         for parameter, expected in weights.items():
             actual = torch.tensor(got["weights"][parameter]).reshape(expected.shape)
-            torch.testing.assert_close(actual, expected, atol=1e-6, rtol=2e-5, msg=f"{name} {parameter}")
+            torch.testing.assert_close(
+                actual, expected, atol=1e-6, rtol=2e-5, msg=f"{name} {parameter}"
+            )
 
 
 def test_tokens_are_counted_once(found: Any) -> None:
@@ -83,7 +85,9 @@ def test_evaluations_equal_plain_pytorch(found: Any) -> None:
             total = sum(w for _, ws in made for w in ws)
             loss_sum, weight_sum = got[f"losses-{count}-{batch_tokens}"]
             assert weight_sum == total
-            assert loss_sum / weight_sum == pytest.approx(tiny.token_loss(lm, made).item(), rel=2e-6)
+            assert loss_sum / weight_sum == pytest.approx(
+                tiny.token_loss(lm, made).item(), rel=2e-6
+            )
         for (tokens, _), row in zip(
             tiny.examples("causal", 5, seed=4), got[f"embed-{batch_tokens}"], strict=True
         ):

@@ -1,0 +1,189 @@
+"""The demo corpus: an invented world, generated from a seed, for every phase of the shipped plans.
+
+`generate` writes `ROOT/<phase>/{train,heldout}.jsonl`; `train_tokenizer` makes a word-level
+tokenizer of it. Everything follows from the seed, byte for byte. The sizes below cover the shipped
+plans at the demo scale without repeating a record.
+"""
+
+import json
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from curriculum.data.abstention import assign
+from curriculum.data.demo import tasks, texts
+from curriculum.data.demo.tokenizer import train_tokenizer
+from curriculum.data.demo.world import World, make_world
+from curriculum.errors import UserError
+
+__all__ = ["PHASES", "PhaseData", "generate", "train_tokenizer"]
+
+VERSION = 1
+MARKER = "demo.json"
+ABSTENTION_SHARE = 0.1
+
+Record = dict[str, Any]
+Draw = Callable[[World, random.Random], Record]
+
+
+@dataclass(frozen=True)
+class PhaseData:
+    """What one phase's folder holds: the kind of record and how many of each split."""
+
+    kind: str  # a task of `tasks`, or messages | text | rhymes | retrieval
+    train: int
+    heldout: int
+    options: tuple[Any, ...] = ()  # text: (towns, facts, recalls); retrieval: tiers
+
+
+PHASES: dict[str, PhaseData] = {
+    "base_causal": PhaseData("rhymes", 16000, 100, (2, 2, 4)),
+    "base_retrieval": PhaseData("retrieval", 4500, 300, ("school", "university", "advanced")),
+    "base_tasks": PhaseData("messages", 3000, 200),
+    "rag_qa": PhaseData("qa", 7000, 200),
+    "retrieval_university": PhaseData("retrieval", 300, 100, ("university",)),
+    "instruction": PhaseData("instruction", 28000, 200),
+    "causal_foundations": PhaseData("text", 3200, 100, (1, 3, 2)),
+    "summarization": PhaseData("summarization", 8000, 200),
+    "retrieval_advanced": PhaseData("retrieval", 300, 100, ("advanced",)),
+    "causal_university": PhaseData("text", 2200, 100, (2, 4, 4)),
+    "qa_mixture": PhaseData("qa", 5000, 200),
+    "retrieval_school": PhaseData("retrieval", 300, 100, ("school",)),
+    "planning": PhaseData("planning", 2600, 200),
+    "retrieval_foundations": PhaseData("retrieval", 300, 100, ("school",)),
+    "causal_school": PhaseData("text", 2400, 100, (2, 2, 2)),
+    "causal_advanced": PhaseData("text", 1200, 100, (4, 4, 8)),
+}
+
+
+def generate(root: Path, seed: int) -> None:
+    """Write the corpus of `seed` to `root`: one folder a phase, `train.jsonl` and `heldout.jsonl`.
+
+    `root` appears complete or not at all. A complete corpus of the same seed is left as it is, one
+    of another seed is replaced; a folder that holds anything else is refused with `UserError`.
+    """
+    marker = {"corpus": "demo", "seed": seed, "version": VERSION}
+    if root.is_dir() and any(root.iterdir()):
+        found = _marker(root)
+        if found == marker:
+            return
+        if found.get("corpus") != "demo":
+            raise UserError(
+                f"data.root={root} holds files that are not the demo corpus and will not be "
+                "replaced: name another folder for the demo corpus"
+            )
+    root.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{root.name}.", dir=root.parent))
+    try:
+        world = make_world(seed)
+        for phase, data in PHASES.items():
+            _write_phase(partial / phase, phase, data, world, seed)
+        (partial / MARKER).write_text(json.dumps(marker) + "\n", encoding="utf-8")
+        partial.chmod(0o755)
+        _put(partial, root, marker)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _marker(root: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads((root / MARKER).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def _put(partial: Path, root: Path, marker: dict[str, Any]) -> None:
+    """Move `partial` to `root`; an equal corpus put there meanwhile by another process wins."""
+    if root.is_dir() and any(root.iterdir()) and _marker(root) != marker:
+        shutil.rmtree(root)
+    try:
+        partial.rename(root)
+    except OSError:
+        if _marker(root) != marker:
+            raise
+
+
+def _write_phase(folder: Path, phase: str, data: PhaseData, world: World, seed: int) -> None:
+    folder.mkdir()
+    seen: set[bytes] = set()
+    taken: set[Any] = set()
+    # Held-out first: training then leaves out what it would share with it.
+    for split, count in (("heldout", data.heldout), ("train", data.train)):
+        rng = random.Random(f"{seed}/{phase}/{split}")
+        if data.kind == "retrieval":
+            records = _retrieval(data, world, rng, count, split, taken)
+        else:
+            records = _distinct(_draws(data, rng, count, split), world, rng, seen)
+        with (folder / f"{split}.jsonl").open("wb") as file:
+            for number, record in enumerate(records):
+                if data.kind in ("qa", "retrieval"):
+                    record["id"] = f"{phase}-{split}-{number:05d}"
+                file.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+
+
+def _retrieval(
+    data: PhaseData, world: World, rng: random.Random, count: int, split: str, taken: set[Any]
+) -> list[Record]:
+    records: list[Record] = []
+    for tier in data.options:
+        share = count // len(data.options)
+        records += texts.retrieval(world, rng, tier, share, taken, unique=split == "heldout")
+    rng.shuffle(records)
+    return records
+
+
+def _draws(data: PhaseData, rng: random.Random, count: int, split: str) -> list[Draw]:
+    """One draw for each record of a split, in order."""
+    if data.kind in ("text", "rhymes"):
+        towns, facts, recalls = data.options
+
+        def chronicle(world: World, rng: random.Random) -> Record:
+            return texts.chronicle(world, rng, towns, facts, recalls)
+
+        kinds: tuple[Draw, ...] = (chronicle,)
+        if data.kind == "rhymes":
+            kinds = (texts.rhyme, chronicle)
+        return [kinds[number % len(kinds)] for number in range(count)]
+    if data.kind == "qa":
+        # Half the held-out abstentions of a training split would be too few to measure.
+        share = ABSTENTION_SHARE if split == "train" else 0.25
+        missing = round(count * share)
+        slots: list[str | None] = [*assign(missing, rng), *[None] * (count - missing)]
+        rng.shuffle(slots)
+        return [_qa_draw(paraphrase) for paraphrase in slots]
+    if data.kind == "messages":
+        answered = _qa_draw(None)
+        kinds = (
+            answered, tasks.instruction, tasks.summarization, answered,
+            tasks.instruction, tasks.summarization, answered, tasks.planning,
+        )
+        return [_chat_draw(kinds[number % len(kinds)]) for number in range(count)]
+    return [getattr(tasks, data.kind)] * count
+
+
+def _qa_draw(paraphrase: str | None) -> Draw:
+    return lambda world, rng: tasks.qa(world, rng, paraphrase)
+
+
+def _chat_draw(draw: Draw) -> Draw:
+    return lambda world, rng: tasks.chat(draw(world, rng))
+
+
+def _distinct(
+    draws: list[Draw], world: World, rng: random.Random, seen: set[bytes]
+) -> Iterator[Record]:
+    """Draw each record until it is new up to case and white space; remember it in `seen`."""
+    for draw in draws:
+        while True:
+            record = draw(world, rng)
+            key = orjson.dumps(record).lower()  # texts have single spaces by construction
+            if key not in seen:
+                break
+        seen.add(key)
+        yield record

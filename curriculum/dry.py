@@ -1,0 +1,128 @@
+"""Gathers what the budget and the checks need to know, and runs them.
+
+`dry_run=true` looks at file names and at windows prepared earlier; `dry_run=data` also prepares
+them. Nothing is trained, and nothing but the cache is written.
+"""
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from curriculum.config import UNKNOWN_ROOT, Config, Phase
+from curriculum.errors import RunError, UserError
+from curriculum.files import locked
+from curriculum.plan.budget import WindowCount, plan_budget, settled, with_known_length
+from curriculum.plan.checks import CheckContext, run_checks
+from curriculum.plan.dry_run import DryRun
+from curriculum.plan.scale import phase_steps, scaled
+
+if TYPE_CHECKING:
+    from curriculum.data.windows import WindowSet
+
+
+def dry_run(config: Config, cached: Collection[str] = (), *, starting: bool = False) -> DryRun:
+    """Budget and findings of a composed, unscaled configuration.
+
+    `cached`: names of the phases whose result is in the store. `starting`: the run follows at
+    once, so what is missing is an error.
+    """
+    prepare = config.dry_run == "data"
+    if prepare and config.profile.corpus == "demo":
+        generate_demo(config)
+    ready = scaled(config)
+    missing = missing_data(ready)
+    look = prepare or Path(config.cache.dir).is_dir()  # without a cache nothing is prepared
+    counts = {
+        name: count_windows(ready, name, prepare=prepare)
+        for name in ready.plan.phases
+        if look and name not in missing
+    }
+    if not prepare and not starting and _will_be_generated(config):
+        missing = {}
+    budget = plan_budget(ready, counts, cached)
+    findings = run_checks(CheckContext(ready, budget, missing, starting))
+    return DryRun(config, settled(ready, counts), budget, findings)
+
+
+def with_finished(looked: DryRun) -> DryRun:
+    """The same with phases marked whose result is known to be in the store, hashing nothing."""
+    config = looked.config
+    if config.plan.init_from is None or not Path(config.store.dir).is_dir():
+        return looked
+    from curriculum.lineage import finished_prefix, phase_keys
+
+    try:
+        keys = phase_keys(looked.ready, config, hashed=False)
+    except (UserError, RunError):  # nowhere to start from: `plan/init-missing` says so
+        return looked
+    return looked.with_cached(finished_prefix(looked.ready, keys))
+
+
+def generate_demo(config: Config) -> None:
+    """Write the embedded corpus under `data.root`, and its tokenizer, unless they are there."""
+    from curriculum.data.demo import generate, train_tokenizer
+
+    root = Path(_root(config))
+    with locked(root.parent / f".{root.name}.lock"):
+        generate(root, config.seed)
+        tokenizer = Path(config.model.tokenizer or "")
+        if tokenizer.is_relative_to(root) and not tokenizer.is_dir():
+            train_tokenizer(root, tokenizer)
+
+
+def missing_data(config: Config) -> dict[str, list[str]]:
+    """Phase -> patterns of its sources and held-out data that match no file."""
+    wanted = {n: [*p.data.sources, *p.data.heldout] for n, p in config.plan.phases.items()}
+    if all(p.startswith(UNKNOWN_ROOT) for patterns in wanted.values() for p in patterns):
+        return wanted
+    from curriculum.data.sources import expand
+
+    missing = {name: expand(patterns)[1] for name, patterns in wanted.items()}
+    return {name: patterns for name, patterns in missing.items() if patterns}
+
+
+def count_windows(config: Config, phase: str, *, prepare: bool) -> WindowCount | None:
+    """Windows of a phase's training data, None if none are prepared. `config` is scaled."""
+    here = config.plan.phases[phase]
+    steps = phase_steps(here)
+    needed = None if steps is None else steps * here.batch_size
+    if prepare:
+        from curriculum.data.tokenizer import load_tokenizer
+        from curriculum.data.windows import prepare as prepare_windows
+
+        tokenizer = load_tokenizer(config.model)
+        if here.data.heldout:
+            prepare_windows(config, phase, "heldout", tokenizer, None)
+        windows = prepare_windows(config, phase, "train", tokenizer, needed)
+    else:
+        from curriculum.data.windows import find
+
+        windows = find(config, phase, "train")
+    return None if windows is None else window_count(here, windows)
+
+
+def window_count(phase: Phase, windows: "WindowSet") -> WindowCount:
+    """Figures of prepared windows; totals are None where too few are prepared for the phase."""
+    if windows.exhausted:
+        phase = with_known_length(phase, len(windows))
+    steps = phase_steps(phase)
+    used = None if steps is None else steps * phase.batch_size
+    repeats = windows.exhausted and phase.data.on_short == "repeat" and len(windows) > 0
+    enough = used is not None and (used <= len(windows) or repeats)
+    return WindowCount(
+        available=len(windows),
+        exact=windows.exhausted,
+        forward_tokens=windows.forward_tokens(used) if enough else None,
+        trained_tokens=windows.trained_tokens(used) if enough else None,
+    )
+
+
+def _will_be_generated(config: Config) -> bool:
+    """True for the embedded corpus where no file of it exists yet."""
+    return config.profile.corpus == "demo" and not Path(_root(config)).exists()
+
+
+def _root(config: Config) -> str:
+    if config.data.root is None:
+        raise UserError("data.root: required by profile.corpus=demo, which is generated there")
+    return config.data.root

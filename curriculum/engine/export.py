@@ -1,0 +1,35 @@
+"""Weights as a Hugging Face directory: what `from_pretrained` and other tools read."""
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+from curriculum.engine.distributed import World
+from curriculum.engine.model import TrainModel
+from curriculum.files import sync_directory
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+
+def export(
+    model: TrainModel, tokenizer: "PreTrainedTokenizerFast", directory: Path, world: World
+) -> None:
+    """Write weights in float32, configuration, tokenizer and the chat template that was used.
+
+    Every rank calls this; rank 0 writes under a temporary name, then renames.
+    """
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    state = get_model_state_dict(model, options=options)
+    if world.is_main:
+        weights = {name.removeprefix("lm."): tensor for name, tensor in state.items()}
+        temporary = directory.with_name(f".{directory.name}.tmp")
+        shutil.rmtree(temporary, ignore_errors=True)
+        model.lm.save_pretrained(temporary, state_dict=weights)
+        tokenizer.save_pretrained(str(temporary))
+        shutil.rmtree(directory, ignore_errors=True)
+        temporary.rename(directory)
+        sync_directory(directory.parent)
+    world.barrier()

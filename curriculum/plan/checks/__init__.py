@@ -1,0 +1,47 @@
+"""Checks of a plan: each is one small file with a stable code, registered by one line below.
+
+A check takes a `CheckContext` and yields `Finding`s. `checks.ignore` turns findings of a code to
+severity `ignored`: they stay visible and no longer stop anything.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from curriculum.plan.checks.data_missing import data_missing
+from curriculum.plan.checks.data_short import data_short
+from curriculum.plan.checks.decay_on_replay import decay_on_replay
+from curriculum.plan.checks.ends_on_replay import ends_on_replay
+from curriculum.plan.checks.finding import CheckContext, Finding
+from curriculum.plan.checks.init_missing import init_missing
+from curriculum.plan.checks.phase_share import phase_share
+from curriculum.plan.checks.replay_share import replay_share
+from curriculum.plan.checks.schedule_couples_phases import schedule_couples_phases
+from curriculum.plan.checks.starts_from_scratch import starts_from_scratch
+from curriculum.plan.checks.unbounded_replay import unbounded_replay
+from curriculum.plan.checks.warmup_longer_than_first_phase import warmup_longer_than_first_phase
+
+CHECKS: tuple[Callable[[CheckContext], Iterable[Finding]], ...] = (
+    starts_from_scratch,
+    init_missing,
+    ends_on_replay,
+    unbounded_replay,
+    replay_share,
+    phase_share,
+    warmup_longer_than_first_phase,
+    decay_on_replay,
+    schedule_couples_phases,
+    data_missing,
+    data_short,
+)
+
+__all__ = ["CHECKS", "CheckContext", "Finding", "run_checks"]
+
+
+def run_checks(context: CheckContext) -> list[Finding]:
+    """All findings: errors first, then warnings, then the ignored ones."""
+    ignored = context.config.checks.ignore
+    found = [finding for check in CHECKS for finding in check(context)]
+    found = [replace(f, severity="ignored") if f.code in ignored else f for f in found]
+    return sorted(
+        found, key=lambda finding: ("error", "warning", "ignored").index(finding.severity)
+    )

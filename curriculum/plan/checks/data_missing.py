@@ -1,0 +1,35 @@
+"""`data/missing`: patterns that match no file."""
+
+from collections.abc import Iterator
+
+from curriculum.config import UNKNOWN_ROOT
+from curriculum.plan.checks.finding import CheckContext, Finding
+
+
+def data_missing(context: CheckContext) -> Iterator[Finding]:
+    """Error when a run starts, else a warning; one for `data.root` not given, else one a phase."""
+    severity = "error" if context.starting else "warning"
+    rootless = [
+        phase
+        for phase, patterns in context.missing.items()
+        if any(pattern.startswith(UNKNOWN_ROOT) for pattern in patterns)
+    ]
+    if rootless:
+        yield Finding(
+            "data/missing",
+            severity,
+            None,
+            f"data.root is not given: no data for {len(rootless)} of "
+            f"{len(context.config.plan.phases)} phases",
+            f"set data.root=DIR, which holds one folder a phase (DIR/{rootless[0]}/train.jsonl)",
+        )
+    for phase, patterns in context.missing.items():
+        if not patterns or phase in rootless:
+            continue
+        if set(patterns) <= set(context.config.plan.phases[phase].data.heldout):
+            remedy = f"put it there, or set plan.phases.{phase}.data.heldout=[] (no probes)"
+        else:
+            remedy = f"put it there, or set data.root or plan.phases.{phase}.data.sources"
+        yield Finding(
+            "data/missing", severity, phase, f"no file matches {', '.join(patterns)}", remedy
+        )

@@ -1,0 +1,21 @@
+"""`plan/decay-on-replay`: the final decay settles the model on the data it sees then."""
+
+from collections.abc import Iterator
+
+from curriculum.plan.checks.finding import CheckContext, Finding
+
+
+def decay_on_replay(context: CheckContext) -> Iterator[Finding]:
+    """Warning if the rate decays over the plan and its last phase is replay."""
+    last = context.last
+    schedule = context.config.plan.phases[last.name].schedule or context.config.schedule
+    falls = schedule.kind == "cosine" or (schedule.kind == "wsd" and schedule.decay_steps > 0)
+    if last.role == "replay" and falls and schedule.min_ratio < 1:
+        rates = "" if last.lr_end is None else f" from {last.lr_start:.2g} to {last.lr_end:.2g}"
+        yield Finding(
+            "plan/decay-on-replay",
+            "warning",
+            last.name,
+            f"the learning rate falls{rates} while the model trains on replay phase {last.name}",
+            "end on a generative phase, or use schedule=constant",
+        )

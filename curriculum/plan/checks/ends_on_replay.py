@@ -1,0 +1,18 @@
+"""`plan/ends-on-replay`: the last thing a model learns is what it keeps best."""
+
+from collections.abc import Iterator
+
+from curriculum.plan.checks.finding import CheckContext, Finding
+
+
+def ends_on_replay(context: CheckContext) -> Iterator[Finding]:
+    """Error if the last phase of the plan is replay."""
+    last = context.last
+    if last.role == "replay":
+        yield Finding(
+            "plan/ends-on-replay",
+            "error",
+            last.name,
+            f"the plan ends on replay phase {last.name} ({last.objective}, {last.steps} steps)",
+            "end on a generative phase, or put replay before the last one",
+        )

@@ -1,0 +1,82 @@
+"""The printed form of a dry run."""
+
+import pytest
+from plan_builders import config, corrective, phase, schedule
+
+from curriculum.plan.budget import WindowCount, plan_budget
+from curriculum.plan.checks import Finding
+from curriculum.plan.dry_run import DryRun
+from curriculum.plan.scale import scaled
+
+DEMO = {"scale": {"steps": 0.1, "batch_size": 0.25, "seq_len": 0.125}}
+
+
+def dry(settings, counts=None, findings=()):
+    ready = scaled(settings)
+    return DryRun(settings, ready, plan_budget(ready, counts or {}), list(findings))
+
+
+def test_fits_a_hundred_columns():
+    result = dry(
+        corrective(schedule=schedule("wsd", 200, 600, 0.1)),
+        {"rag_qa": WindowCount(57_600, False, None, None)},
+        [Finding("plan/x", "error", "rag_qa", "long message " * 20, "remedy " * 30)],
+    )
+    lines = result.table(100).splitlines()
+    assert max(map(len, lines)) <= 100
+    row = next(line for line in lines if "117,964,800" in line)
+    assert "26.65%" in row and "<=117,964,800" in row and ">=57,600" in row
+    assert any(line.split()[:2] == ["role", "replay"] and "7.45%" in line for line in lines)
+
+
+def test_shows_the_scale():
+    table = dry(corrective(budget=DEMO, schedule=schedule("wsd", 200, 600, 0.1))).table()
+    assert "1800 x 0.1 = 180" in table
+    assert "32 x 0.25 = 8" in table
+    assert "4096 x 0.125 = 512" in table
+    assert "warm-up 200 x 0.1 = 20 steps" in table
+    assert "655 steps" in table
+
+
+def test_no_scale_no_block():
+    assert " x " not in dry(corrective()).table()
+
+
+@pytest.mark.parametrize(
+    ("severity", "ok"), [("error", False), ("warning", True), ("ignored", True)]
+)
+def test_only_errors_fail(severity, ok):
+    assert dry(corrective(), findings=[Finding("c", severity, None, "m", "r")]).ok is ok
+
+
+def test_unknown_is_null_and_a_question_mark():
+    result = dry(config({"a": phase(steps=None, epochs=1.0)}))
+    assert result.to_json()["phases"][0]["steps"] is None
+    assert "?" in result.table()
+
+
+def test_json_shape():
+    tree = dry(corrective(), findings=[Finding("c", "warning", None, "m", "r")]).to_json()
+    assert list(tree) == ["plan", "profile", "phases", "totals", "findings"]
+    assert set(tree["phases"][0]) == {
+        "name", "role", "objective", "steps", "batch_size", "seq_len", "nominal_tokens",
+        "forward_tokens", "forward_exact", "windows_needed", "windows_available", "windows_exact",
+        "flops", "lr_start", "lr_end", "share", "cached",
+    }  # fmt: skip
+    shares = {"nominal", "forward", "flops", "steps"}
+    assert set(tree["phases"][0]["share"]) == shares
+    assert set(tree["totals"]) == {
+        "phases", "steps", "nominal_tokens", "forward_tokens", "flops", "by_role", "by_objective",
+    }  # fmt: skip
+    assert set(tree["totals"]["by_role"]["replay"]) == {
+        "steps", "nominal_tokens", "forward_tokens", "flops", "share",
+    }  # fmt: skip
+    assert set(tree["totals"]["by_role"]["replay"]["share"]) == shares
+    assert tree["findings"] == [
+        {"code": "c", "severity": "warning", "phase": None, "message": "m", "remedy": "r"}
+    ]
+
+
+def test_cached_phases_are_marked():
+    result = dry(corrective()).with_cached(["rag_qa"])
+    assert [row.cached for row in result.budget.phases] == [True] + [False] * 9
