@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
 
 
 def curriculum(*arguments: str, cwd: Path, code: str | None = None, **env: str):
@@ -14,10 +15,10 @@ def curriculum(*arguments: str, cwd: Path, code: str | None = None, **env: str):
     return subprocess.run(
         [sys.executable, *start, *arguments],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", **env},
+        env={**ENVIRONMENT, **env},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
         check=False,
     )
 

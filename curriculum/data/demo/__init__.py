@@ -43,7 +43,7 @@ class PhaseData:
 
 
 PHASES: dict[str, PhaseData] = {
-    "base_causal": PhaseData("rhymes", 16000, 100, (2, 2, 4)),
+    "base_causal": PhaseData("rhymes", 20000, 100, (2, 2, 4)),
     "base_retrieval": PhaseData("retrieval", 4500, 300, ("school", "university", "advanced")),
     "base_tasks": PhaseData("messages", 3000, 200),
     "rag_qa": PhaseData("qa", 7000, 200),
@@ -160,8 +160,8 @@ def _draws(data: PhaseData, rng: random.Random, count: int, split: str) -> list[
     if data.kind == "messages":
         answered = _qa_draw(None)
         kinds = (
-            answered, tasks.instruction, tasks.summarization, answered,
-            tasks.instruction, tasks.summarization, answered, tasks.planning,
+            answered, tasks.instruction, answered, tasks.summarization,
+            answered, tasks.instruction, answered, tasks.planning,
         )
         return [_chat_draw(kinds[number % len(kinds)]) for number in range(count)]
     return [getattr(tasks, data.kind)] * count

@@ -33,7 +33,7 @@ def qa(world: World, rng: random.Random, paraphrase: str | None, passages: int =
         asked = rng.choice(rng.choice(facts))
         answer = asked.says
     else:
-        if rng.random() < 0.5:
+        if rng.random() < 0.7:
             town, told = towns[passages], {fact.relation for fact in rng.choice(facts)}
             relations = list(told)
         else:

@@ -235,3 +235,12 @@ def test_unescaped_line_marks_reach_the_tokenizer(tmp_path):
         Source([tmp_path / "train.jsonl"]), [0], "one", config.plan.phases["one"], TOKENIZER
     )
     assert decode(TOKENIZER, items[0].input_ids) == text + "<eos>"
+
+
+@pytest.mark.parametrize("room", [3, 4, 5, 6, 20, 89])
+def test_a_cut_never_splits_a_character(tmp_path, room):
+    row = {"document": "€" * 30, "summary": "s"}  # three tokens each
+    seq_len = FRAME + len("Summarize:\n\n") + 1 + room
+    items, _ = _build(tmp_path, [row], "summarization", seq_len=seq_len)
+    text = decode(TOKENIZER, items[0].input_ids)
+    assert text.count("€") == room // 3 and "\ufffd" not in text

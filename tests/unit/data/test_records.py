@@ -139,7 +139,7 @@ def test_text_keeps_every_character():
         ("retrieval", {"query": "", "positive": "p"}, "query", "must not be empty"),
         (
             "retrieval",
-            {"query": "q", "positive": "The  Cat", "negatives": ["dog", "the cat"]},
+            {"query": "q", "positive": "The  Cat", "negatives": ["dog", "THE cat\n"]},
             "negatives[1]",
             "must not equal",
         ),

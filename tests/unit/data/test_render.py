@@ -195,6 +195,13 @@ def test_a_think_block_that_the_template_adds_is_part_of_the_turn():
     assert _spans(tokenizer, example) == ["<think>\n\n</think>\n\nk<|im_end|>"]
 
 
+def test_the_template_alone_decides_on_bos_in_conversations():
+    plain, opened = byte_tokenizer(), byte_tokenizer(bos=True)
+    assert opened("a")["input_ids"][0] == opened.bos_token_id
+    assert render_chat(TALK, opened, "assistant") == render_chat(TALK, plain, "assistant")
+    assert prompt_ids(TALK[:2], opened) == prompt_ids(TALK[:2], plain)
+
+
 def test_the_prompt_is_what_training_saw_before_the_answer():
     tokenizer = byte_tokenizer()
     messages = _talk("what?", "this", system="s")

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -281,6 +282,13 @@ def test_a_chunk_with_another_number_of_windows_is_refused(tmp_path):
     cause = damage(prepared.directory, wrong)
     assert cause is not None
     assert f"holds {len(prepared)} windows, but the manifest says {len(prepared) + 1}" in cause
+
+
+def test_a_chunk_of_another_set_is_refused(tmp_path):
+    _texts(tmp_path)
+    prepared = prepare(_config(tmp_path), "one", "train", TOKENIZER, 1)
+    foreign = replace(prepared.manifest, key="another")
+    assert "belongs to another set" in (damage(prepared.directory, foreign) or "")
 
 
 def test_a_file_damaged_after_it_was_handed_out_is_one_clear_line(tmp_path):
