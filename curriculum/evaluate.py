@@ -150,7 +150,7 @@ def configuration(
                 raise UserError(f"{target.model_dir}: belongs to no run; name a plan by +plan=NAME")
             config = compose(list(overrides))
         else:
-            config = _read(target.run_dir / "config.yaml", rest)
+            config = read_run(target.run_dir / "config.yaml", rest)
             if plans:
                 config = other_plan(config, plans[-1], config.run.dir)
     if target.is_checkpoint:
@@ -162,7 +162,7 @@ def _key(override: str) -> str:
     return override.lstrip("+~").partition("=")[0]
 
 
-def _read(path: Path, overrides: Sequence[str]) -> Config:
+def read_run(path: Path, overrides: Sequence[str] = ()) -> Config:
     """A run's `config.yaml` with overrides by dotted path."""
     import yaml
     from omegaconf import OmegaConf

@@ -186,10 +186,12 @@ class Chunk:
             raise RunError(
                 f"{path}: holds {batch.num_rows} windows, but the manifest says {info.windows}"
             )
-        self.trained_tokens: np.ndarray = batch.column("trained_tokens").to_numpy()
+        # from_dlpack shares memory as to_numpy does, but does not import pandas (a second)
+        self.trained_tokens: np.ndarray = np.from_dlpack(batch.column("trained_tokens"))
         self._columns = {
-            name: (batch.column(name).offsets.to_numpy(), batch.column(name).values.to_numpy())
+            name: tuple(np.from_dlpack(part) for part in (column.offsets, column.values))
             for name in ("input_ids", "seq_lens", "loss_weights", "document_ids", "record_ids")
+            for column in [batch.column(name)]
         }
         self.tokens: np.ndarray = np.diff(self._columns["input_ids"][0])
 

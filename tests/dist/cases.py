@@ -42,8 +42,11 @@ def invariance(ranks: World) -> Any:
     found = {}
     for tied in (True, False):
         for objective in ("generative", "causal", "retrieval"):
-            for per_window, micro in ((1, 1), (1, 4), (3, 2), (4, 99)):
+            for per_window, micro in ((1, 1), (1, 4), (3, 2), (4, 99), (3, 3)):
                 subject = engine(ranks, tied)
+                if (per_window, micro) == (3, 3):  # as for models that cannot take packed rows
+                    model_module.set_attention(subject.model.lm, "sdpa")
+                    subject.model.isolates = False
                 subject.optim = tiny.without_clip()
                 subject.optimizer = torch.optim.SGD(subject.model.parameters(), lr=0.5)
                 windows = step_windows(objective, per_window)
@@ -155,12 +158,112 @@ def evaluations(ranks: World) -> Any:
     return found
 
 
-CASES = {case.__name__: case for case in (invariance, norms_with_evaluation, evaluations)}
+def clipping(ranks: World) -> Any:
+    """Size of a clipped SGD update with rate 1, in one micro-batch and in four."""
+    found = {}
+    for micro in (99, 3):
+        subject = engine(ranks, True)
+        subject.optimizer = torch.optim.SGD(subject.model.parameters(), lr=1.0)
+        before = full_weights(subject.model)
+        windows = step_windows("causal", 1)
+        objective = objectives.build("p", tiny.phase("causal", len(windows)))
+        subject.step(subject.micro_batches(windows, micro), objective, 1.0)
+        after = full_weights(subject.model)
+        moved = {name: after[name] - before[name] for name in after}
+        size = torch.stack([m.double().square().sum() for m in moved.values()]).sum().sqrt()
+        left = [p.grad for p in subject.model.parameters() if p.grad is not None]
+        found[str(micro)] = {
+            "size": size.item(),
+            "gradients_left": len(left),
+            "weights": {n: w.flatten().tolist() for n, w in after.items()},
+        }
+    return found
 
 
-def main(out: str, *names: str) -> None:
+def dropped_steps(ranks: World) -> Any:
+    """Steps that must not reach the weights: nothing trained; a loss weight that is not finite."""
+    found = {}
+    for name in ("nothing trained", "not finite"):
+        made = tiny.examples("generative")
+        value = 0.0 if name == "nothing trained" else float("nan")
+        chosen = made if name == "nothing trained" else made[:1]
+        for place, (tokens, ws) in enumerate(chosen):
+            made[place] = (tokens, [value] * (len(ws) - 1) + [0.0])
+        subject = engine(ranks, True)
+        before = full_weights(subject.model)
+        objective = objectives.build("p", tiny.phase("generative", len(made)))
+        batches = subject.micro_batches(tiny.windows(made, 1), 2)
+        result = subject.step(batches, objective, 1e-2)
+        after = full_weights(subject.model)
+        found[name] = {
+            "applied": ranks.gather(result.applied),
+            "equal": all(torch.equal(before[n], after[n]) for n in before),
+            "moments": len(subject.optimizer.state),
+        }
+    return found
+
+
+def optimizer_boundary(ranks: World) -> Any:
+    """Weights after two steps: moments carried, reset between, and from a new engine."""
+    windows = [tiny.windows(tiny.examples("causal", seed=n), 2) for n in range(2)]
+    objective = objectives.build("p", tiny.phase("causal", 6))
+
+    def step(subject: Engine, number: int) -> None:
+        subject.step(subject.micro_batches(windows[number], 2), objective, 1e-2)
+
+    found = {}
+    for name in ("carry", "reset", "new"):
+        subject = engine(ranks, True)
+        step(subject, 0)
+        if name == "reset":
+            subject.reset_optimizer()
+        if name == "new":
+            subject = Engine(subject.model, ranks, tiny.ENGINE, tiny.OPTIM)
+        moments = [state["exp_avg"] for state in subject.optimizer.state.values()]
+        found[f"{name} moments"] = len(moments)
+        step(subject, 1)
+        sums = [w.double().sum().item().hex() for w in full_weights(subject.model).values()]
+        found[name] = sums
+    return found
+
+
+def dropout_and_evaluation(ranks: World) -> Any:
+    """Six steps of a model with dropout; evaluation never, at every step, at every third."""
+    found = {}
+    for interval in (0, 1, 3):
+        lm = build_lm(tiny.model_config(True, attention_dropout=0.3), 0)
+        subject = Engine(wrap(lm, tiny.ENGINE, ranks), ranks, tiny.ENGINE, tiny.OPTIM)
+        evaluator = Evaluator(subject.model, ranks, 40)
+        objective = objectives.build("p", tiny.phase("causal", 6))
+        torch.manual_seed(ranks.rank)
+        losses = []
+        for number in range(6):
+            if interval and number % interval == 0:
+                evaluate_all(evaluator)
+            windows = tiny.windows(tiny.examples("causal", seed=number), 2)
+            result = subject.step(subject.micro_batches(windows, 2), objective, 1e-2)
+            losses.append(result.loss.hex())
+        found[str(interval)] = losses
+    return found
+
+
+CASES = {
+    case.__name__: case
+    for case in (
+        invariance,
+        norms_with_evaluation,
+        evaluations,
+        clipping,
+        dropped_steps,
+        optimizer_boundary,
+        dropout_and_evaluation,
+    )
+}
+
+
+def main(out: str) -> None:
     with world(tiny.ENGINE) as ranks:
-        found = {name: CASES[name](ranks) for name in names}
+        found = {name: case(ranks) for name, case in CASES.items()}
         if ranks.is_main:
             Path(out).write_text(json.dumps(found))
 
