@@ -34,7 +34,10 @@ def run(config: Config) -> int:
         if _is_main():
             print(plan.dry_run.table(), flush=True)
         if not plan.dry_run.ok:
-            return RunError.exit_code
+            wrong = [f.code for f in plan.dry_run.findings if f.severity == "error"]
+            raise RunError(
+                f"plan {plan.composed.plan.name}: not started, {', '.join(wrong)} (see findings)"
+            )
 
     from curriculum.trainer import train
 

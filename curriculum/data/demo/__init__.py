@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,17 +44,17 @@ class PhaseData:
 
 
 PHASES: dict[str, PhaseData] = {
-    "base_causal": PhaseData("rhymes", 20000, 100, (2, 2, 4)),
-    "base_retrieval": PhaseData("retrieval", 4500, 300, ("school", "university", "advanced")),
+    "base_causal": PhaseData("rhymes", 13000, 100, (2, 2, 4)),
+    "base_retrieval": PhaseData("retrieval", 3000, 300, ("school", "university", "advanced")),
     "base_tasks": PhaseData("messages", 3000, 200),
-    "rag_qa": PhaseData("qa", 7000, 200),
+    "rag_qa": PhaseData("qa", 9000, 200),
     "retrieval_university": PhaseData("retrieval", 300, 100, ("university",)),
-    "instruction": PhaseData("instruction", 28000, 200),
+    "instruction": PhaseData("instruction", 31000, 200),
     "causal_foundations": PhaseData("text", 3200, 100, (1, 3, 2)),
-    "summarization": PhaseData("summarization", 8000, 200),
+    "summarization": PhaseData("summarization", 8600, 200),
     "retrieval_advanced": PhaseData("retrieval", 300, 100, ("advanced",)),
     "causal_university": PhaseData("text", 2200, 100, (2, 4, 4)),
-    "qa_mixture": PhaseData("qa", 5000, 200),
+    "qa_mixture": PhaseData("qa", 7000, 200),
     "retrieval_school": PhaseData("retrieval", 300, 100, ("school",)),
     "planning": PhaseData("planning", 2600, 200),
     "retrieval_foundations": PhaseData("retrieval", 300, 100, ("school",)),
@@ -79,16 +80,16 @@ def generate(root: Path, seed: int) -> None:
                 "replaced: name another folder for the demo corpus"
             )
     root.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{root.name}.", dir=root.parent))
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{root.name}.", dir=root.parent))
     try:
         world = make_world(seed)
         for phase, data in PHASES.items():
-            _write_phase(partial / phase, phase, data, world, seed)
-        (partial / MARKER).write_text(json.dumps(marker) + "\n", encoding="utf-8")
-        partial.chmod(0o755)
-        _put(partial, root, marker)
+            _write_phase(unfinished / phase, phase, data, world, seed)
+        (unfinished / MARKER).write_text(json.dumps(marker) + "\n", encoding="utf-8")
+        unfinished.chmod(0o755)
+        _put(unfinished, root, marker)
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _marker(root: Path) -> dict[str, Any]:
@@ -98,12 +99,12 @@ def _marker(root: Path) -> dict[str, Any]:
         return {}
 
 
-def _put(partial: Path, root: Path, marker: dict[str, Any]) -> None:
-    """Move `partial` to `root`; an equal corpus put there meanwhile by another process wins."""
+def _put(unfinished: Path, root: Path, marker: dict[str, Any]) -> None:
+    """Move `unfinished` to `root`; an equal corpus put there meanwhile by another process wins."""
     if root.is_dir() and any(root.iterdir()) and _marker(root) != marker:
         shutil.rmtree(root)
     try:
-        partial.rename(root)
+        unfinished.rename(root)
     except OSError:
         if _marker(root) != marker:
             raise
@@ -151,19 +152,24 @@ def _draws(data: PhaseData, rng: random.Random, count: int, split: str) -> list[
             kinds = (texts.rhyme, chronicle)
         return [kinds[number % len(kinds)] for number in range(count)]
     if data.kind == "qa":
-        # Half the held-out abstentions of a training split would be too few to measure.
-        share = ABSTENTION_SHARE if split == "train" else 0.25
-        missing = round(count * share)
+        # A tenth of a held-out set would be too few abstentions to measure.
+        missing = round(count * (ABSTENTION_SHARE if split == "train" else 0.25))
         slots: list[str | None] = [*assign(missing, rng), *[None] * (count - missing)]
         rng.shuffle(slots)
         return [_qa_draw(paraphrase) for paraphrase in slots]
     if data.kind == "messages":
         answered = _qa_draw(None)
-        kinds = (
-            answered, tasks.instruction, answered, tasks.summarization,
-            answered, tasks.instruction, answered, tasks.planning,
+        basic = (
+            answered,
+            partial(tasks.instruction, basic=True),
+            answered,
+            partial(tasks.summarization, basic=True),
+            answered,
+            partial(tasks.instruction, basic=True),
+            partial(tasks.summarization, basic=True),
+            partial(tasks.planning, basic=True),
         )
-        return [_chat_draw(kinds[number % len(kinds)]) for number in range(count)]
+        return [_chat_draw(basic[number % len(basic)]) for number in range(count)]
     return [getattr(tasks, data.kind)] * count
 
 

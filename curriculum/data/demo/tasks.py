@@ -21,32 +21,27 @@ from curriculum.data.demo.world import (
 Record = dict[str, Any]
 
 
-def qa(world: World, rng: random.Random, paraphrase: str | None, passages: int = 2) -> Record:
-    """A question about one fact and passages of two facts on one town each.
+def qa(world: World, rng: random.Random, paraphrase: str | None) -> Record:
+    """A question about one fact, with two passages on two towns and two different relations.
 
-    With a paraphrase of the abstention bank the passages lack the answer: they are about other
-    towns, or about the right town but not about what is asked.
+    With a paraphrase of the abstention bank no passage tells the relation that is asked: for a
+    town that one of them names, or for another one.
     """
-    towns = rng.sample(world.towns, passages + 1)
-    facts = [draw_facts(world, town, 2, rng, wording=0) for town in towns[:passages]]
+    towns, relations = rng.sample(world.towns, 3), rng.sample(RELATIONS, 3)
+    facts = [
+        Fact(town, relation, world.value(relation, rng, town))
+        for town, relation in zip(towns[:2], relations, strict=False)
+    ]
     if paraphrase is None:
-        asked = rng.choice(rng.choice(facts))
+        asked = rng.choice(facts)
         answer = asked.says
     else:
-        if rng.random() < 0.7:
-            town, told = towns[passages], {fact.relation for fact in rng.choice(facts)}
-            relations = list(told)
-        else:
-            about = rng.choice(facts)
-            town, told = about[0].town, {fact.relation for fact in about}
-            relations = [relation for relation in RELATIONS if relation not in told]
-        relation = rng.choice(sorted(relations, key=lambda item: item.name))
-        asked = Fact(town, relation, "")
-        answer = fill(paraphrase, entity=town, question=asked.topic)
+        asked = Fact(rng.choice(towns), relations[2], "")
+        answer = fill(paraphrase, entity=asked.town, question=asked.topic)
     return {
         "question": asked.asks,
         "answer": answer,
-        "passages": [" ".join(fact.says for fact in group) for group in facts],
+        "passages": [fact.says for fact in facts],
         "answerable": paraphrase is None,
     }
 
@@ -108,49 +103,68 @@ def _letter(world: World, rng: random.Random) -> tuple[str, str]:
 
 
 _INSTRUCTIONS: tuple[Callable[[World, random.Random], tuple[str, str]], ...] = (
-    _restate, _ask, _reverse, _repeat, _swap, _select, _letter,
+    _restate,
+    _ask,
+    _reverse,
+    _repeat,
+    _swap,
+    _select,
+    _letter,
 )
 
 
-def instruction(world: World, rng: random.Random) -> Record:
-    """One of seven kinds of request about words, towns and people."""
-    request, response = rng.choice(_INSTRUCTIONS)(world, rng)
+def instruction(world: World, rng: random.Random, basic: bool = False) -> Record:
+    """One of seven kinds of request about words, towns and people; `basic`: of the first three."""
+    kinds = _INSTRUCTIONS[:3] if basic else _INSTRUCTIONS
+    request, response = rng.choice(kinds)(world, rng)
     return {"instruction": request, "response": response}
 
 
 def _filler(world: World, rng: random.Random) -> str:
     season, age, person = rng.choice(SEASONS), rng.choice(AGES), rng.choice(world.values["people"])
-    return rng.choice((
-        f"Many travellers come in {season}.",
-        f"The old people still speak of the age of {age}.",
-        f"In {season} the roads are often closed.",
-        f"A song about {person} is sung in {season}.",
-        f"Little is left from the age of {age}.",
-    ))
+    return rng.choice(
+        (
+            f"Many travellers come in {season}.",
+            f"The old people still speak of the age of {age}.",
+            f"In {season} the roads are often closed.",
+            f"A song about {person} is sung in {season}.",
+            f"Little is left from the age of {age}.",
+        )
+    )
 
 
-def summarization(world: World, rng: random.Random) -> Record:
-    """A report on one town with asides; the summary gives its three facts in a fixed order."""
+def summarization(world: World, rng: random.Random, basic: bool = False) -> Record:
+    """A report on one town with asides; the summary gives its three facts in a fixed order.
+
+    It ends with who wrote the report and when, unless it is `basic`.
+    """
     town = rng.choice(world.towns)
     facts = draw_facts(world, town, 3, rng, wording=1)
-    lines = [fact.says for fact in facts] + [_filler(world, rng) for _ in range(3)]
+    lines = [fact.says for fact in facts] + [_filler(world, rng) for _ in range(2)]
     rng.shuffle(lines)
     ordered = sorted(facts, key=lambda fact: RELATIONS.index(fact.relation))
     parts = [f"the {fact.relation.name} {fact.value}" for fact in ordered]
+    summary = f"{town} has {', '.join(parts[:-1])} and {parts[-1]}."
+    if not basic:
+        writer = f"{rng.choice(world.values['people'])} wrote this in {rng.choice(SEASONS)}."
+        lines.append(writer)
+        summary += f" {writer}"
     return {
         "document": f"This is the report on {town}. {' '.join(lines)}",
-        "summary": f"{town} has {', '.join(parts[:-1])} and {parts[-1]}.",
+        "summary": summary,
     }
 
 
 def _carry(world: World, rng: random.Random) -> tuple[str, list[str]]:
     start, end = rng.sample(world.towns, 2)
     good, river = rng.choice(world.values["goods"]), rng.choice(world.values["rivers"])
-    way, leave = rng.choice((
-        (f"by boat on the {river}", f"Sail down the {river} to {end}"),
-        ("by cart", f"Drive the cart to {end}"),
-        ("by mule", f"Lead the mule to {end}"),
-    ))
+    way, leave = rng.choice(
+        (
+            (f"by boat on the {river}", f"Sail down the {river} to {end}"),
+            ("by cart", f"Drive the cart to {end}"),
+            ("by mule", f"Lead the mule to {end}"),
+        )
+    )
     return (
         f"bring {good} from {start} to {end} {way}",
         [f"Load the {good} in {start}", leave, f"Sell the {good} in {end}", f"Return to {start}"],
@@ -162,8 +176,12 @@ def _feast(world: World, rng: random.Random) -> tuple[str, list[str]]:
     good, season = rng.choice(world.values["goods"]), rng.choice(SEASONS)
     return (
         f"hold a feast for {person} in {town} in {season} with {good}",
-        [f"Invite {person} to {town}", f"Buy the {good} before {season}",
-         f"Decorate {town}", f"Welcome {person} with {good}"],
+        [
+            f"Invite {person} to {town}",
+            f"Buy the {good} before {season}",
+            f"Decorate {town}",
+            f"Welcome {person} with {good}",
+        ],
     )
 
 
@@ -172,8 +190,12 @@ def _paint(world: World, rng: random.Random) -> tuple[str, list[str]]:
     colour = rng.choice(world.values["colours"])
     return (
         f"paint the gate of {town} {colour} for {person}",
-        [f"Ask {person} for leave", f"Mix the {colour} paint",
-         f"Paint the gate of {town} {colour}", f"Show the gate to {person}"],
+        [
+            f"Ask {person} for leave",
+            f"Mix the {colour} paint",
+            f"Paint the gate of {town} {colour}",
+            f"Show the gate to {person}",
+        ],
     )
 
 
@@ -182,17 +204,22 @@ def _plant(world: World, rng: random.Random) -> tuple[str, list[str]]:
     river, season = rng.choice(world.values["rivers"]), rng.choice(SEASONS)
     return (
         f"plant a row of {tree} by the {river} near {town} in {season}",
-        [f"Buy young {tree} in {town}", f"Walk to the {river}",
-         f"Plant the {tree} in {season}", f"Water the {tree} from the {river}"],
+        [
+            f"Buy young {tree} in {town}",
+            f"Walk to the {river}",
+            f"Plant the {tree} in {season}",
+            f"Water the {tree} from the {river}",
+        ],
     )
 
 
 _PLANS = (_carry, _feast, _paint, _plant)
 
 
-def planning(world: World, rng: random.Random) -> Record:
-    """A request of one of four kinds and its plan of four numbered steps."""
-    request, steps = rng.choice(_PLANS)(world, rng)
+def planning(world: World, rng: random.Random, basic: bool = False) -> Record:
+    """A request of one of four kinds and its plan of four steps; `basic`: of the first two."""
+    kinds = _PLANS[:2] if basic else _PLANS
+    request, steps = rng.choice(kinds)(world, rng)
     plan = "\n".join(f"{number}. {step}." for number, step in enumerate(steps, 1))
     return {"request": f"{request}.", "plan": plan}
 

@@ -3,9 +3,9 @@
 Text: a chronicle tells facts and then goes over some of them again, so that predicting it well
 takes looking back: the same skill that answering from passages takes.
 
-Retrieval: a query has keys (town and relation; the season too; two towns and two relations), its
-positive holds them all, and each of the two hard negatives misses one and shares the other words. Within a
-held-out set no two documents hold the same keys, so there is one right document for each query.
+Retrieval: a query has keys (a town and a relation, or two relations, or two of both), its
+positive holds them all, and each of the two hard negatives misses one and shares the other words.
+Within a held-out set no two documents have the same keys: each query has one right document.
 """
 
 import random
@@ -66,40 +66,43 @@ def _fact(world: World, town: str, relation: Relation, rng: random.Random) -> Fa
 
 
 def _university(world: World, rng: random.Random) -> Group:
-    town, relation, season = rng.choice(world.towns), rng.choice(RELATIONS), rng.choice(SEASONS)
-    keys = [
-        (town, relation.name, season),
-        (_other(world.towns, rng, town), relation.name, season),
-        (town, relation.name, _other(SEASONS, rng, season)),
-    ]
-
-    def document(key: tuple[str, str, str]) -> str:
-        fact = _fact(world, key[0], relation, rng)
-        return f"From the book of {key[2]}: {fact.says}"
-
-    positive, first, second = (document(key) for key in keys)
-    query = f"In {season}: {_fact(world, town, relation, rng).asks}"
-    return query, positive, [first, second], list(keys)
+    towns, relations = rng.sample(world.towns, 2), rng.sample(RELATIONS, 3)
+    season = rng.choice(SEASONS)
+    told = [(0, 0), (0, 1)], [(1, 0), (1, 1)], [(0, 0), (0, 2)]
+    return _pairs(
+        world, rng, towns, relations, told, f"In {season}: ", f"From the book of {season}: "
+    )
 
 
 def _advanced(world: World, rng: random.Random) -> Group:
     towns, relations = rng.sample(world.towns, 3), rng.sample(RELATIONS, 3)
+    told = [(0, 0), (1, 1)], [(0, 0), (2, 1)], [(0, 2), (1, 1)]
+    return _pairs(world, rng, towns, relations, told, "", "A report on two towns. ")
+
+
+def _pairs(
+    world: World,
+    rng: random.Random,
+    towns: list[str],
+    relations: list[Relation],
+    told: tuple[list[tuple[int, int]], ...],
+    asking: str,
+    telling: str,
+) -> Group:
+    """A group whose documents tell two facts each, given as indices of towns and relations."""
+
+    def facts(pairs: list[tuple[int, int]]) -> list[Fact]:
+        drawn = [_fact(world, towns[town], relations[kind], rng) for town, kind in pairs]
+        rng.shuffle(drawn)
+        return drawn
+
+    documents = [telling + " ".join(fact.says for fact in facts(pairs)) for pairs in told]
+    query = asking + " ".join(fact.asks for fact in facts(told[0]))
     keys = [
-        ((towns[0], relations[0].name), (towns[1], relations[1].name)),
-        ((towns[0], relations[0].name), (towns[2], relations[1].name)),
-        ((towns[0], relations[2].name), (towns[1], relations[1].name)),
+        (asking, *sorted((towns[town], relations[kind].name) for town, kind in pairs))
+        for pairs in told
     ]
-
-    def document(key: tuple[tuple[str, str], tuple[str, str]]) -> str:
-        kinds = {relation.name: relation for relation in relations}
-        facts = [_fact(world, town, kinds[name], rng).says for town, name in key]
-        rng.shuffle(facts)
-        return f"A report on two towns. {facts[0]} {facts[1]}"
-
-    positive, first, second = (document(key) for key in keys)
-    asks = [_fact(world, towns[n], relations[n], rng).asks for n in (0, 1)]
-    rng.shuffle(asks)
-    return " ".join(asks), positive, [first, second], list(keys)
+    return query, documents[0], documents[1:], list(keys)
 
 
 TIERS: dict[str, Callable[[World, random.Random], Group]] = {

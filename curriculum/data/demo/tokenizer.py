@@ -24,8 +24,13 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
 # What rendering adds to the corpus: roles, prompt words, passage numbers, punctuation.
-_FRAME = ["system", "user", "assistant", "tool", "Question", "Summarize", "Plan", "0", "1", "2", "3", "4", "5", "6", "7", "8", "9"]
+_FRAME = _words("system user assistant tool Question Summarize Plan 0 1 2 3 4 5 6 7 8 9")
 _MARKS = list("\n.,:;?![]()-'\"")
 _TOKEN = r"\w+|[^\w\s]|\n"
 

@@ -9,18 +9,32 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
 TOWNS, PEOPLE, RIVERS = 64, 32, 20
 
-GOODS = ["salt", "wool", "honey", "copper", "cheese", "glass", "paper", "rope", "leather", "pepper", "amber", "silk", "cider", "tea", "ink", "oil"]
-ANIMALS = ["fox", "owl", "heron", "otter", "wolf", "bear", "raven", "stag", "badger", "swan", "hare", "lynx", "falcon", "pike", "crane", "boar"]
-COLOURS = ["red", "blue", "green", "white", "black", "yellow", "grey", "brown", "purple", "orange", "golden", "silver", "pink", "scarlet", "violet", "crimson"]
-TREES = ["oak", "birch", "willow", "elm", "ash", "pine", "maple", "cedar", "linden", "poplar", "alder", "yew", "hazel", "beech", "walnut", "larch"]
-SEASONS = ["spring", "summer", "autumn", "winter"]
-AGES = ["frost", "plenty", "drought", "peace", "storms", "kings"]
+GOODS = _words(
+    "salt wool honey copper cheese glass paper rope leather pepper amber silk cider tea ink oil"
+)
+ANIMALS = _words(
+    "fox owl heron otter wolf bear raven stag badger swan hare lynx falcon pike crane boar"
+)
+COLOURS = _words(
+    "red blue green white black yellow grey brown purple orange golden silver pink scarlet "
+    "violet crimson"
+)
+TREES = _words(
+    "oak birch willow elm ash pine maple cedar linden poplar alder yew hazel beech walnut larch"
+)
+SEASONS = _words("spring summer autumn winter")
+AGES = _words("frost plenty drought peace storms kings")
 
-_ONSETS = ["b", "d", "f", "g", "h", "k", "l", "m", "n", "p", "r", "s", "t", "v", "z", "br", "dr", "gr", "kr", "tr", "st", "sk", "th", "sh"]
-_VOWELS = ["a", "e", "i", "o", "u"]
-_CODAS = ["l", "n", "r", "s", "th", "k", "m", "x"]
+_ONSETS = _words("b d f g h k l m n p r s t v z br dr gr kr tr st sk th sh")
+_VOWELS = _words("a e i o u")
+_CODAS = _words("l n r s th k m x")
 
 
 # Wordings of a fact: `t` the town, `r` the relation, `v` the value. Question and statement

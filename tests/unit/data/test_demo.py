@@ -16,8 +16,26 @@ from curriculum.data import demo
 from curriculum.data.abstention import BANK, is_abstention
 from curriculum.errors import UserError
 
-CORRECTIVE = ["rag_qa", "retrieval_university", "instruction", "causal_foundations", "summarization", "retrieval_advanced", "causal_university", "qa_mixture", "retrieval_school", "planning"]
-OTHERS = ["base_causal", "base_retrieval", "base_tasks", "retrieval_foundations", "causal_school", "causal_advanced"]
+CORRECTIVE = [
+    "rag_qa",
+    "retrieval_university",
+    "instruction",
+    "causal_foundations",
+    "summarization",
+    "retrieval_advanced",
+    "causal_university",
+    "qa_mixture",
+    "retrieval_school",
+    "planning",
+]
+OTHERS = [
+    "base_causal",
+    "base_retrieval",
+    "base_tasks",
+    "retrieval_foundations",
+    "causal_school",
+    "causal_advanced",
+]
 TARGETS = {
     "rag_qa": "answer",
     "qa_mixture": "answer",
@@ -164,8 +182,8 @@ def test_no_training_group_holds_a_held_out_positive(corpus: Path, phase: str) -
 @pytest.mark.parametrize("phase", TIERS)
 def test_a_query_has_one_right_document_in_its_pool(corpus: Path, phase: str) -> None:
     world = demo.make_world(7)
-    relations = "ruler founder ware river emblem colour tree ally".split()
-    seasons = "spring summer autumn winter".split()
+    relations = ["ruler", "founder", "ware", "river", "emblem", "colour", "tree", "ally"]
+    seasons = ["spring", "summer", "autumn", "winter"]
 
     def keys(text: str) -> tuple[object, ...]:
         """Season, and for each sentence its relation with the first town named."""
@@ -187,7 +205,7 @@ def test_a_query_has_one_right_document_in_its_pool(corpus: Path, phase: str) ->
 def test_a_killed_generation_leaves_nothing_that_looks_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def die(*_: object) -> None:
+    def die(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(demo.tasks, "planning", die)
@@ -237,6 +255,13 @@ def flat_texts(value: object) -> list[str]:
     return [t for item in value for t in flat_texts(item)] if isinstance(value, list) else []
 
 
+def test_the_demo_model_has_room_for_the_vocabulary(tokenizer: Any) -> None:
+    conf = Path(demo.__file__).parents[3] / "conf" / "model" / "demo.yaml"
+    rows = int(re.findall(r"vocab_size: (\d+)", conf.read_text())[0])
+    assert len(tokenizer) <= rows
+    assert rows % 64 == 0
+
+
 def test_special_tokens_are_distinct(tokenizer: Any) -> None:
     ends = [tokenizer.convert_tokens_to_ids(t) for t in ("<|im_start|>", "<|im_end|>")]
     ids = {tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.unk_token_id, *ends}
@@ -270,7 +295,7 @@ def test_the_chat_template_renders_prefixes_of_one_another(corpus: Path, tokeniz
 
 
 def test_two_turns_of_a_base_task_read_as_the_data_path_renders_them(corpus: Path) -> None:
-    kinds = Counter()
+    kinds: Counter[str] = Counter()
     for record in read(corpus, "base_tasks", "train")[:400]:
         user, assistant = record["messages"]
         assert (user["role"], assistant["role"]) == ("user", "assistant")
