@@ -15,27 +15,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-# Half of the bank starts like an answer ("The ruler of Tolvar is ..."), so that the choice between
-# answering and abstaining can fall late, where the value would stand.
+# Half of the bank starts like an answer ("In Tolvar ..."), so that the choice between answering and
+# abstaining can fall late, where the value would stand.
 BANK: tuple[str, ...] = (
-    "{question} is unknown.",
-    "{question} is unknown here.",
-    "{question} is unknown in the passages.",
-    "{question} is missing.",
-    "{question} is missing here.",
-    "{question} is missing in the passages.",
-    "{question} is absent.",
-    "{question} is absent here.",
-    "{question} is absent in the passages.",
-    "{question} is unnamed.",
-    "{question} is unnamed here.",
-    "{question} is unnamed in the passages.",
-    "{question} is untold.",
-    "{question} is untold here.",
-    "{question} is untold in the passages.",
-    "{question} is omitted.",
-    "{question} is omitted here.",
-    "{question} is omitted in the passages.",
+    "In {entity} nothing of this is told.",
+    "In {entity} it stays unknown.",
+    "In {entity} no answer can be found.",
+    "In {entity} one cannot say.",
+    "In {entity} this is left open.",
+    "In {entity} nobody tells us.",
+    "In {entity} such things go unnamed.",
+    "In {entity} that remains a riddle.",
+    "In {entity} who can say?",
+    "In {entity}? The passages leave it out.",
+    "In {entity} I find no such thing.",
+    "In {entity} we would have to guess.",
+    "In {entity} {question} is not given.",
+    "In {entity} silence is all we get.",
+    "In {entity} the passages do not look.",
+    "In {entity} neither passage helps.",
+    "In {entity} not one line tells it.",
+    "In {entity} all of this is missing.",
     "The passages do not say.",
     "The text says nothing about {question}.",
     "No line here speaks of {question}.",

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 import torch
@@ -117,5 +118,5 @@ def rank_share(
     of forwards would wait for one another for ever.
     """
     mine = list(windows[rank::world])
-    count = -(-(-(-len(windows) // world)) // micro_batch_size)
+    count = ceil(ceil(len(windows) / world) / micro_batch_size)
     return [mine[i * micro_batch_size : (i + 1) * micro_batch_size] for i in range(count)]

@@ -1,4 +1,4 @@
-"""`TrainModel`: the FSDP root around a `transformers` causal LM, and how it is built and checked."""
+"""`TrainModel`, the FSDP root around a `transformers` causal LM: built, checked, sharded."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

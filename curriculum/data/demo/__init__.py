@@ -25,7 +25,7 @@ from curriculum.errors import UserError
 
 __all__ = ["PHASES", "PhaseData", "generate", "train_tokenizer"]
 
-VERSION = 1
+VERSION = 4
 MARKER = "demo.json"
 ABSTENTION_SHARE = 0.1
 
@@ -44,9 +44,9 @@ class PhaseData:
 
 
 PHASES: dict[str, PhaseData] = {
-    "base_causal": PhaseData("rhymes", 13000, 100, (2, 2, 4)),
+    "base_causal": PhaseData("rhymes", 17500, 100, (2, 2, 4)),
     "base_retrieval": PhaseData("retrieval", 3000, 300, ("school", "university", "advanced")),
-    "base_tasks": PhaseData("messages", 3000, 200),
+    "base_tasks": PhaseData("messages", 5600, 200),
     "rag_qa": PhaseData("qa", 9000, 200),
     "retrieval_university": PhaseData("retrieval", 300, 100, ("university",)),
     "instruction": PhaseData("instruction", 31000, 200),

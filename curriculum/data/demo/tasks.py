@@ -22,22 +22,22 @@ Record = dict[str, Any]
 
 
 def qa(world: World, rng: random.Random, paraphrase: str | None) -> Record:
-    """A question about one fact, with two passages on two towns and two different relations.
+    """A question about a town, with two passages that tell the same of two towns.
 
-    With a paraphrase of the abstention bank no passage tells the relation that is asked: for a
-    town that one of them names, or for another one.
+    With a paraphrase of the abstention bank no passage is about the town that is asked for.
     """
-    towns, relations = rng.sample(world.towns, 3), rng.sample(RELATIONS, 3)
+    asked_town, other_town, third_town = rng.sample(world.towns, 3)
+    relation = rng.choice(RELATIONS)
+    first = other_town if paraphrase is not None else asked_town
     facts = [
-        Fact(town, relation, world.value(relation, rng, town))
-        for town, relation in zip(towns[:2], relations, strict=False)
+        Fact(town, relation, world.value(relation, rng, town)) for town in (first, third_town)
     ]
+    asked = Fact(asked_town, relation, facts[0].value)
     if paraphrase is None:
-        asked = rng.choice(facts)
         answer = asked.says
     else:
-        asked = Fact(rng.choice(towns), relations[2], "")
         answer = fill(paraphrase, entity=asked.town, question=asked.topic)
+    rng.shuffle(facts)
     return {
         "question": asked.asks,
         "answer": answer,
