@@ -4,7 +4,10 @@
 them. Nothing is trained, and nothing but the cache is written.
 """
 
-from collections.abc import Collection
+import os
+import threading
+from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +20,8 @@ from curriculum.plan.dry_run import DryRun
 from curriculum.plan.scale import phase_steps, scaled
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
     from curriculum.data.windows import WindowSet
 
 
@@ -31,12 +36,12 @@ def dry_run(config: Config, cached: Collection[str] = (), *, starting: bool = Fa
         generate_demo(config)
     ready = scaled(config)
     missing = missing_data(ready)
-    look = prepare or Path(config.cache.dir).is_dir()  # without a cache nothing is prepared
-    counts = {
-        name: count_windows(ready, name, prepare=prepare)
-        for name in ready.plan.phases
-        if look and name not in missing
-    }
+    present = [name for name in ready.plan.phases if name not in missing]
+    counts: dict[str, WindowCount | None] = {}
+    if prepare:
+        counts = prepare_and_count(ready, present)
+    elif Path(config.cache.dir).is_dir():  # without a cache nothing is prepared
+        counts = {name: count_windows(ready, name) for name in present}
     if not prepare and not starting and _will_be_generated(config):
         missing = {}
     budget = plan_budget(ready, counts, cached)
@@ -81,24 +86,52 @@ def missing_data(config: Config) -> dict[str, list[str]]:
     return {name: patterns for name, patterns in missing.items() if patterns}
 
 
-def count_windows(config: Config, phase: str, *, prepare: bool) -> WindowCount | None:
+def count_windows(config: Config, phase: str) -> WindowCount | None:
     """Windows of a phase's training data, None if none are prepared. `config` is scaled."""
-    here = config.plan.phases[phase]
-    steps = phase_steps(here)
-    needed = None if steps is None else steps * here.batch_size
-    if prepare:
-        from curriculum.data.tokenizer import load_tokenizer
-        from curriculum.data.windows import prepare as prepare_windows
+    from curriculum.data.windows import find
 
-        tokenizer = load_tokenizer(config.model)
-        if here.data.heldout:
-            prepare_windows(config, phase, "heldout", tokenizer, None)
-        windows = prepare_windows(config, phase, "train", tokenizer, needed)
+    windows = find(config, phase, "train")
+    return None if windows is None else window_count(config.plan.phases[phase], windows)
+
+
+def prepare_and_count(config: Config, phases: Sequence[str]) -> dict[str, WindowCount | None]:
+    """Prepare what training needs of some phases, and their held-out data. `config` is scaled.
+
+    Phases are independent, so several are prepared at once where this process has other cores to
+    itself. Raises what the first phase that fails raises.
+    """
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    from curriculum.data.tokenizer import load_tokenizer
+
+    if not phases:
+        return {}
+    job = partial(_prepare, config, load_tokenizer(config.model))
+    workers = min(len(phases), len(os.sched_getaffinity(0)))
+    # forking a process that runs threads or one of several ranks would not be safe or not pay
+    if workers == 1 or threading.active_count() > 1 or "RANK" in os.environ:
+        counts = [job(name) for name in phases]
     else:
-        from curriculum.data.windows import find
+        with ProcessPoolExecutor(workers, get_context("fork"), _without_threads) as pool:
+            counts = list(pool.map(job, phases))
+    return dict(zip(phases, counts, strict=True))
 
-        windows = find(config, phase, "train")
-    return None if windows is None else window_count(here, windows)
+
+def _without_threads() -> None:
+    """A worker tokenizes on one core; the others belong to the other workers."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+def _prepare(config: Config, tokenizer: "PreTrainedTokenizerFast", name: str) -> WindowCount:
+    from curriculum.data.windows import prepare
+
+    phase = config.plan.phases[name]
+    steps = phase_steps(phase)
+    if phase.data.heldout:
+        prepare(config, name, "heldout", tokenizer, None)
+    needed = None if steps is None else steps * phase.batch_size
+    return window_count(phase, prepare(config, name, "train", tokenizer, needed))
 
 
 def window_count(phase: Phase, windows: "WindowSet") -> WindowCount:

@@ -15,27 +15,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-# Half of the bank starts like an answer ("In Tolvar ..."), so that the choice between answering and
-# abstaining can fall late, where the value would stand.
+# Half of the bank starts like an answer ("The ruler of Tolvar is ..."), so that the choice between
+# answering and abstaining can fall late, where the value would stand.
 BANK: tuple[str, ...] = (
-    "In {entity} nothing of this is told.",
-    "In {entity} it stays unknown.",
-    "In {entity} no answer can be found.",
-    "In {entity} one cannot say.",
-    "In {entity} this is left open.",
-    "In {entity} nobody tells us.",
-    "In {entity} such things go unnamed.",
-    "In {entity} that remains a riddle.",
-    "In {entity} who can say?",
-    "In {entity}? The passages leave it out.",
-    "In {entity} I find no such thing.",
-    "In {entity} we would have to guess.",
-    "In {entity} {question} is not given.",
-    "In {entity} silence is all we get.",
-    "In {entity} the passages do not look.",
-    "In {entity} neither passage helps.",
-    "In {entity} not one line tells it.",
-    "In {entity} all of this is missing.",
+    "{question} is not known.",
+    "{question} is not known here.",
+    "{question} is not known in the passages.",
+    "{question} is not given.",
+    "{question} is not given here.",
+    "{question} is not given in the passages.",
+    "{question} is not told.",
+    "{question} is not told here.",
+    "{question} is not told in the passages.",
+    "{question} is not named.",
+    "{question} is not named here.",
+    "{question} is not named in the passages.",
+    "{question} is not stated.",
+    "{question} is not stated here.",
+    "{question} is not stated in the passages.",
+    "{question} is not found.",
+    "{question} is not found here.",
+    "{question} is not found in the passages.",
     "The passages do not say.",
     "The text says nothing about {question}.",
     "No line here speaks of {question}.",

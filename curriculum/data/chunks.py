@@ -10,13 +10,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
 from curriculum.data.examples import Item, Report
-from curriculum.data.files import write_file
 from curriculum.errors import RunError
+from curriculum.files import replacing, write_json
 
 SCHEMA_VERSION = 1
 """Part of every set's key. Raise it with any change of what records turn into."""
@@ -85,8 +85,7 @@ def read_manifest(directory: Path, key: str) -> Manifest | None:
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Make the listed chunks count."""
-    text = json.dumps(asdict(manifest), indent=1)
-    write_file(directory / _MANIFEST, lambda handle: handle.write(text.encode()))
+    write_json(directory / _MANIFEST, asdict(manifest))
 
 
 def remove_manifest(directory: Path) -> None:
@@ -128,12 +127,8 @@ def write_chunk(
     batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
     schema = batch.schema.with_metadata({"key": key, "chunk": str(index)})
     path = directory / f"chunk_{index:05d}.arrow"
-
-    def write(handle: BinaryIO) -> None:
-        with pa.ipc.new_file(handle, schema) as writer:
-            writer.write_batch(batch.replace_schema_metadata(schema.metadata))
-
-    write_file(path, write)
+    with replacing(path) as handle, pa.ipc.new_file(handle, schema) as writer:
+        writer.write_batch(batch.replace_schema_metadata(schema.metadata))
     return ChunkInfo(
         file=path.name,
         bytes=path.stat().st_size,

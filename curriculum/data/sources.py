@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from curriculum.data.files import write_file
 from curriculum.errors import RunError, UserError
+from curriculum.files import write_json
 
 SUPPORTED = (".jsonl",)
 
@@ -186,6 +186,5 @@ def _hash_and_remember(file: Path | str, cache_dir: Path | str) -> str:
         raise RunError(f"{file}: cannot be read: {error.strerror or error}") from None
     if stats([file])[0] != before:
         raise RunError(f"{file}: changed while it was read; start again once it is complete")
-    text = json.dumps({"stat": before, "sha256": value})
-    write_file(_digest_path(file, cache_dir), lambda handle: handle.write(text.encode()))
+    write_json(_digest_path(file, cache_dir), {"stat": before, "sha256": value})
     return value

@@ -37,7 +37,6 @@ from curriculum.data.chunks import (
     write_manifest,
 )
 from curriculum.data.examples import Item, build
-from curriculum.data.files import write_file
 from curriculum.data.order import permutation
 from curriculum.data.pack import pack
 from curriculum.data.records import is_chat
@@ -45,7 +44,7 @@ from curriculum.data.sources import Source, digest, expand, stats
 from curriculum.data.tokenizer import require_chat_template, tokenizer_digest, tokenizer_files
 from curriculum.data.window_set import WindowSet, total
 from curriculum.errors import RunError, UserError
-from curriculum.files import locked
+from curriculum.files import locked, write_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -277,8 +276,7 @@ def _locked(directory: Path) -> Iterator[None]:
 def _note(pointer: Path | None, key: str) -> None:
     """Remember which set belongs to the files as they were."""
     if pointer is not None and not pointer.is_file():
-        text = json.dumps({"key": key})
-        write_file(pointer, lambda handle: handle.write(text.encode()))
+        write_json(pointer, {"key": key})
 
 
 def _pointer(config: Config, phase: str, split: Split, files: Sequence[Path]) -> Path | None:

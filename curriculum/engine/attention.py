@@ -1,13 +1,17 @@
 """Attention that never lets packed examples see one another, without a mask.
 
 One row holds several examples end to end. The lengths travel as a keyword through the model's
-layers to `per_example`, which attends inside each example only. Keywords survive activation
+layers to `per_example`, which attends inside each example only: examples of similar length are
+laid side by side, so that one kernel serves many of them. Keywords survive activation
 checkpointing; a context variable would not (its recomputation gives wrong gradients silently).
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from transformers import AttentionInterface
@@ -40,14 +44,16 @@ def per_example(
             f"per-example attention got lengths {seq_lens} for {query.shape[2]} tokens: "
             "this model does not hand keywords on to its attention"
         )
-    # split, not slices: the backward of each slice is a zero tensor of the full size
-    parts = zip(*(tensor.split(list(seq_lens), 2) for tensor in (query, key, value)), strict=True)
-    explicit = softcap is not None or s_aux is not None
+    layout = _layout(tuple(seq_lens))
+    order, back = layout.order.to(query.device), layout.back.to(query.device)
+    grouped = [tensor[0].transpose(0, 1).index_select(0, order) for tensor in (query, key, value)]
     outputs = []
-    for q, k, v in parts:
-        length = q.shape[2]
+    for (count, length), *parts in zip(
+        layout.groups, *(tensor.split(layout.sizes) for tensor in grouped), strict=True
+    ):
+        q, k, v = (part.unflatten(0, (count, length)).transpose(1, 2) for part in parts)
         mask = _window_mask(length, sliding_window, q.device)
-        if explicit:
+        if softcap is not None or s_aux is not None:
             out = _explicit(q, k, v, mask, scaling, dropout, softcap, s_aux)
         else:
             out = F.scaled_dot_product_attention(
@@ -60,8 +66,57 @@ def per_example(
                 scale=scaling,
                 enable_gqa=q.shape[1] != k.shape[1],
             )
-        outputs.append(out)
-    return torch.cat(outputs, 2).transpose(1, 2).contiguous(), None
+        outputs.append(out.transpose(1, 2).flatten(0, 1))
+    return torch.cat(outputs).index_select(0, back)[None], None
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Examples of about the same length side by side, each padded at its end to its group's length.
+
+    `order` names the token of the row at each place of the groups; padding repeats an example's
+    first token, which no token of the example can see, since attention is causal. `back` names the
+    place of each token of the row. `groups` are (examples, length), `sizes` their products.
+    """
+
+    order: torch.Tensor
+    back: torch.Tensor
+    groups: list[tuple[int, int]]
+    sizes: list[int]
+
+
+@lru_cache(maxsize=8)  # the layers of one forward, and its recomputation, ask for the same
+def _layout(lengths: tuple[int, ...]) -> _Layout:
+    members: dict[int, list[int]] = {}
+    for number, length in enumerate(lengths):
+        members.setdefault(_rounded(length), []).append(number)
+    sizes = np.array(lengths)
+    starts = np.cumsum(sizes) - sizes
+    order, groups, back = [], [], np.empty(sizes.sum(), np.int64)
+    place = 0
+    for numbers in members.values():
+        longest = max(lengths[number] for number in numbers)
+        inside = np.arange(longest)
+        real = inside < sizes[numbers, None]
+        tokens = starts[numbers, None] + np.where(real, inside, 0)
+        back[tokens[real]] = place + np.flatnonzero(real)
+        order.append(tokens.ravel())
+        groups.append((len(numbers), longest))
+        place += tokens.size
+    return _Layout(
+        torch.from_numpy(np.concatenate(order)),
+        torch.from_numpy(back),
+        groups,
+        [count * length for count, length in groups],
+    )
+
+
+def _rounded(length: int) -> int:
+    """The next of 16, 24, 32, 48, 64, 96, 128, ...: at most half of a group is padding."""
+    power = 16
+    while power < length:
+        power *= 2
+    return power if power == 16 or length > power * 3 // 4 else power * 3 // 4
 
 
 def _window_mask(length: int, window: int | None, device: torch.device) -> torch.Tensor | None:

@@ -10,7 +10,19 @@ TEMPLATE = (
     "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-WORDS = ["amber", "bells", "carry", "dusty", "eaves", "for", "grain", "hills", "in", "jars", "kept", "low", "mossy", "night"]
+WORDS = [
+    "amber",
+    "bells",
+    "carry",
+    "dusty",
+    "eaves",
+    "grain",
+    "hills",
+    "jars",
+    "kept",
+    "low",
+    "mossy",
+]
 
 
 def sentence(number: int) -> str:

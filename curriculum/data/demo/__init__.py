@@ -25,7 +25,7 @@ from curriculum.errors import UserError
 
 __all__ = ["PHASES", "PhaseData", "generate", "train_tokenizer"]
 
-VERSION = 4
+VERSION = 6
 MARKER = "demo.json"
 ABSTENTION_SHARE = 0.1
 
@@ -169,7 +169,12 @@ def _draws(data: PhaseData, rng: random.Random, count: int, split: str) -> list[
             partial(tasks.summarization, basic=True),
             partial(tasks.planning, basic=True),
         )
-        return [_chat_draw(basic[number % len(basic)]) for number in range(count)]
+        draws = [_chat_draw(basic[number % len(basic)]) for number in range(count)]
+        # a few abstentions, so that the base has heard of them: every 32nd question
+        asked = [number for number in range(count) if basic[number % len(basic)] is answered][::32]
+        for number, paraphrase in zip(asked, assign(len(asked), rng), strict=True):
+            draws[number] = _chat_draw(_qa_draw(paraphrase))
+        return draws
     return [getattr(tasks, data.kind)] * count
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from curriculum.data.abstention import fill
 from curriculum.data.demo.world import (
     AGES,
+    DISTINCT_RELATIONS,
     RELATIONS,
     SEASONS,
     Fact,
@@ -22,22 +23,22 @@ Record = dict[str, Any]
 
 
 def qa(world: World, rng: random.Random, paraphrase: str | None) -> Record:
-    """A question about a town, with two passages that tell the same of two towns.
+    """A question about one fact, with two passages on two towns and two different relations.
 
-    With a paraphrase of the abstention bank no passage is about the town that is asked for.
+    With a paraphrase of the abstention bank no passage tells the relation that is asked: for a
+    town that one of them names, or for another one.
     """
-    asked_town, other_town, third_town = rng.sample(world.towns, 3)
-    relation = rng.choice(RELATIONS)
-    first = other_town if paraphrase is not None else asked_town
+    towns, relations = rng.sample(world.towns, 3), rng.sample(DISTINCT_RELATIONS, 3)
     facts = [
-        Fact(town, relation, world.value(relation, rng, town)) for town in (first, third_town)
+        Fact(town, relation, world.value(relation, rng, town))
+        for town, relation in zip(towns[:2], relations, strict=False)
     ]
-    asked = Fact(asked_town, relation, facts[0].value)
     if paraphrase is None:
+        asked = rng.choice(facts)
         answer = asked.says
     else:
+        asked = Fact(rng.choice(towns), relations[2], "")
         answer = fill(paraphrase, entity=asked.town, question=asked.topic)
-    rng.shuffle(facts)
     return {
         "question": asked.asks,
         "answer": answer,

@@ -37,11 +37,11 @@ _VOWELS = _words("a e i o u")
 _CODAS = _words("l n r s th k m x")
 
 
-# Wordings of a fact: `t` the town, `r` the relation, `v` the value. In the first one the value
-# follows the town: a small model finds it by looking for the town and reading on.
-SAYS = ("In %(t)s %(v)s is the %(r)s.", "%(t)s has the %(r)s %(v)s.")
-ASKS = ("What is the %(r)s in %(t)s?", "Which %(r)s does %(t)s have?")
-TOPIC = "the %(r)s in %(t)s"
+# Wordings of a fact: `t` the town, `r` the relation, `v` the value. Question and statement
+# share the relation's word, and the value comes last: a small model finds it by looking back.
+SAYS = ("The %(r)s of %(t)s is %(v)s.", "%(t)s has the %(r)s %(v)s.")
+ASKS = ("What is the %(r)s of %(t)s?", "Which %(r)s does %(t)s have?")
+TOPIC = "the %(r)s of %(t)s"
 WHICH = "with the %(r)s %(v)s"
 
 
@@ -62,6 +62,13 @@ RELATIONS: tuple[Relation, ...] = (
     Relation("colour", "colours"),
     Relation("tree", "trees"),
     Relation("ally", "towns"),
+)
+
+# Relations whose values no other relation shares: whether a passage answers is seen by its value.
+DISTINCT_RELATIONS = tuple(
+    relation
+    for relation in RELATIONS
+    if relation.kind != "towns" and [r.kind for r in RELATIONS].count(relation.kind) == 1
 )
 
 
