@@ -25,7 +25,7 @@ from curriculum.engine.step import Engine, StepResult
 from curriculum.errors import RunError
 from curriculum.lineage import Origin, origin
 from curriculum.plan.graph import order
-from curriculum.plan.schedule import learning_rate
+from curriculum.plan.schedule import learning_rates
 from curriculum.probes import ProbeSuite
 from curriculum.resume import starting_point
 from curriculum.signals import StopRequest, stop_on_signal
@@ -138,7 +138,7 @@ class PlanRun:
         assert phase.steps is not None
         needed = phase.steps * phase.batch_size
         windows = prepare(self.config, name, "train", self.tokenizer, needed)
-        micro = self._micro_batch_size(phase)
+        micro, rates = self._micro_batch_size(phase), learning_rates(self.config, name)
         progress = Progress(name, first, phase.steps, self.ranks.is_main)
         dropped = 0
         for phase_step in range(first, phase.steps):
@@ -149,7 +149,7 @@ class PlanRun:
                 for i in range(phase.batch_size)
             ]
             torch.manual_seed(stream(self.config.seed, name, phase_step, self.ranks.rank))
-            rate = learning_rate(self.config, name, phase_step)
+            rate = rates(phase_step)
             result = self.engine.step(
                 self.engine.micro_batches(batch, micro),
                 self.objectives[name],

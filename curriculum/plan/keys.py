@@ -12,7 +12,7 @@ from typing import Any
 
 from curriculum.config import Config, Phase
 from curriculum.plan.graph import order, parents
-from curriculum.plan.schedule import learning_rate
+from curriculum.plan.schedule import learning_rates
 
 SCHEMA = 1
 
@@ -67,4 +67,5 @@ def _numeric(phase: Phase) -> dict[str, Any]:
 def _rates(config: Config, name: str) -> str:
     """Digest of the exact learning rate of every step, which also fixes their number."""
     steps = config.plan.phases[name].steps or 0
-    return digest([learning_rate(config, name, step).hex() for step in range(steps)])
+    rate = learning_rates(config, name)
+    return digest([rate(step).hex() for step in range(steps)])

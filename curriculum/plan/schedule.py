@@ -13,6 +13,7 @@ has the rate 1/warmup_steps, not 0; a falling curve would reach `min_ratio` one 
 last.
 """
 
+from collections.abc import Callable
 from math import cos, pi
 
 from curriculum.config import Config, Schedule
@@ -26,27 +27,33 @@ def learning_rate(config: Config, phase: str, phase_step: int) -> float:
 
     Raises `UserError` where the rate depends on the length of a phase that has none.
     """
+    return learning_rates(config, phase)(phase_step)
+
+
+def learning_rates(config: Config, phase: str) -> Callable[[int], float]:
+    """`learning_rate` of one phase as a function of its step, the place in the plan worked out."""
     here = config.plan.phases[phase]
     schedule = here.schedule or config.schedule
-    return config.optim.lr * here.lr_scale * _ratio(config, schedule, phase, phase_step)
+    offset, end, room = _extent(config, schedule, phase)
+    peak = config.optim.lr * here.lr_scale
+    return lambda phase_step: peak * _curve(schedule, offset + phase_step, end, room)
 
 
-def _ratio(config: Config, schedule: Schedule, phase: str, phase_step: int) -> float:
+def _extent(config: Config, schedule: Schedule, phase: str) -> tuple[int, int | None, int | None]:
+    """Steps of the curve before the phase, its end, and the room for its decay (see `_curve`)."""
     length = phase_steps(config.plan.phases[phase])
     if schedule.scope == "phase":
         end = _known(length, phase) if schedule.kind != "constant" else None
-        return _curve(schedule, phase_step, end, end)
+        return 0, end, end
     last = order(config.plan)[-1]
-    place = phase_step
     if schedule.kind == "cosine":
-        place += _steps_before(config, phase, needed=True)
         final = _known(phase_steps(config.plan.phases[last]), last)
         total = _steps_before(config, last, needed=True) + final
-        return _curve(schedule, place, total, total)
-    place += _steps_before(config, phase, needed=schedule.warmup_steps > 0)
+        return _steps_before(config, phase, needed=True), total, total
+    before = _steps_before(config, phase, needed=schedule.warmup_steps > 0)
     if phase != last or schedule.kind == "constant" or schedule.decay_steps == 0:
-        return _curve(schedule, place, None, None)
-    return _curve(schedule, place, place - phase_step + _known(length, phase), length)
+        return before, None, None
+    return before, before + _known(length, phase), length
 
 
 def _curve(schedule: Schedule, place: int, end: int | None, room: int | None) -> float:
