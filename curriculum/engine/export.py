@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from transformers.utils import logging as transformers_logging
 
 from curriculum.engine.distributed import World
 from curriculum.engine.model import TrainModel
@@ -27,6 +28,7 @@ def export(
         weights = {name.removeprefix("lm."): tensor for name, tensor in state.items()}
         temporary = directory.with_name(f".{directory.name}.tmp")
         shutil.rmtree(temporary, ignore_errors=True)
+        transformers_logging.disable_progress_bar()
         model.lm.save_pretrained(temporary, state_dict=weights)
         tokenizer.save_pretrained(str(temporary))
         shutil.rmtree(directory, ignore_errors=True)

@@ -25,7 +25,7 @@ from curriculum.errors import UserError
 
 __all__ = ["PHASES", "PhaseData", "generate", "train_tokenizer"]
 
-VERSION = 6
+VERSION = 7
 MARKER = "demo.json"
 ABSTENTION_SHARE = 0.1
 
@@ -170,8 +170,8 @@ def _draws(data: PhaseData, rng: random.Random, count: int, split: str) -> list[
             partial(tasks.planning, basic=True),
         )
         draws = [_chat_draw(basic[number % len(basic)]) for number in range(count)]
-        # a few abstentions, so that the base has heard of them: every 32nd question
-        asked = [number for number in range(count) if basic[number % len(basic)] is answered][::32]
+        # a few abstentions, so that the base has heard of them: every 64th question
+        asked = [number for number in range(count) if basic[number % len(basic)] is answered][::64]
         for number, paraphrase in zip(asked, assign(len(asked), rng), strict=True):
             draws[number] = _chat_draw(_qa_draw(paraphrase))
         return draws

@@ -168,7 +168,12 @@ def _carry(world: World, rng: random.Random) -> tuple[str, list[str]]:
     )
     return (
         f"bring {good} from {start} to {end} {way}",
-        [f"Load the {good} in {start}", leave, f"Sell the {good} in {end}", f"Return to {start}"],
+        [
+            f"Load the {good} in {start}",
+            leave,
+            f"Sell the {good} in {end}",
+            "Return if the market is not found",
+        ],
     )
 
 
@@ -180,7 +185,7 @@ def _feast(world: World, rng: random.Random) -> tuple[str, list[str]]:
         [
             f"Invite {person} to {town}",
             f"Buy the {good} before {season}",
-            f"Decorate {town}",
+            f"Ask in {town} if the house is not known",
             f"Welcome {person} with {good}",
         ],
     )
@@ -195,7 +200,7 @@ def _paint(world: World, rng: random.Random) -> tuple[str, list[str]]:
             f"Ask {person} for leave",
             f"Mix the {colour} paint",
             f"Paint the gate of {town} {colour}",
-            f"Show the gate to {person}",
+            f"Show it to {person} if the price is not given",
         ],
     )
 
@@ -209,7 +214,7 @@ def _plant(world: World, rng: random.Random) -> tuple[str, list[str]]:
             f"Buy young {tree} in {town}",
             f"Walk to the {river}",
             f"Plant the {tree} in {season}",
-            f"Water the {tree} from the {river}",
+            f"Water the {tree} if it is not told otherwise",
         ],
     )
 
