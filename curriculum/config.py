@@ -195,10 +195,15 @@ class Data:
 
 @dataclass(config=_strict)
 class Probes:
-    """Forward-only evaluations. A limit of null means all held-out records."""
+    """Forward-only evaluations. A limit of null means all held-out records.
+
+    `phase_end_fraction`: part of the limits that is used at the end of a phase that is not the last
+    one; start and end of a plan use all.
+    """
 
     at_start: bool
     at_phase_end: bool
+    phase_end_fraction: Fraction
     perplexity_windows: Count | None
     retrieval_queries: Count | None
     generation_records: Count | None

@@ -60,6 +60,7 @@ class PlanRun:
         self.start = starting_point(plan)
         self.engine = self._engine()
         self.suite = ProbeSuite.build(self.config, self.tokenizer)
+        self.brief_suite = ProbeSuite.brief(self.config, self.tokenizer)
         self.evaluator = Evaluator(self.engine.model, ranks, self.config.probes.batch_tokens)
         self.step = self.start.step
 
@@ -113,7 +114,7 @@ class PlanRun:
             for line in [*self.start.notes, *self.suite.notes]:
                 log.info("%s", line)
         if self.config.probes.at_start and not self.journal.before:
-            self._probe(START, self.step)
+            self._probe(self.suite, START, self.step)
 
     def _phase(self, name: str) -> bool:
         """Train one phase from where it stands, probe it, keep it. False if asked to stop."""
@@ -124,8 +125,10 @@ class PlanRun:
         self.journal.begin(name)
         if not self._steps(name, phase, first):
             return False
-        if self.config.probes.at_phase_end or name == self.phases[-1]:
-            self._probe(name, self.step)
+        if name == self.phases[-1]:
+            self._probe(self.suite, name, self.step)
+        elif self.config.probes.at_phase_end:
+            self._probe(self.brief_suite, name, self.step)
         self.journal.end(name, self.step)
         saved = self._save(name, phase.steps or 0)
         if self.ranks.is_main:
@@ -195,9 +198,9 @@ class PlanRun:
                 f"last good checkpoint: {good[-1] if good else 'none'}"
             )
 
-    def _probe(self, name: str, step: int) -> None:
+    def _probe(self, suite: ProbeSuite, name: str, step: int) -> None:
         began = time.perf_counter()
-        results = self.suite.run(self.evaluator)
+        results = suite.run(self.evaluator)
         self.journal.probed(results, name, step, time.perf_counter() - began)
 
     def _save(self, name: str, phase_step: int) -> Path:

@@ -7,7 +7,7 @@ and one line in `PROBES`.
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from curriculum.config import Config
@@ -62,6 +62,22 @@ class ProbeSuite:
     def build(cls, config: Config, tokenizer: "PreTrainedTokenizerFast") -> "ProbeSuite":
         """Prepare every probe of the (scaled) plan; a bad held-out record is a `RunError`."""
         return cls(tuple(probe for make in PROBES.values() for probe in make(config, tokenizer)))
+
+    @classmethod
+    def brief(cls, config: Config, tokenizer: "PreTrainedTokenizerFast") -> "ProbeSuite":
+        """The same on `probes.phase_end_fraction` of the limits, for use between phases."""
+        limits = config.probes
+
+        def part(limit: int | None) -> int | None:
+            return None if limit is None else max(1, round(limit * limits.phase_end_fraction))
+
+        fewer = replace(
+            limits,
+            perplexity_windows=part(limits.perplexity_windows),
+            retrieval_queries=part(limits.retrieval_queries),
+            generation_records=part(limits.generation_records),
+        )
+        return cls.build(replace(config, probes=fewer), tokenizer)
 
     @property
     def notes(self) -> list[str]:

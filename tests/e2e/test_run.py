@@ -131,6 +131,26 @@ def test_final_model_loads_and_export_is_equal(finished: Path, tmp_path: Path) -
     assert exported.apply_chat_template(messages) == used.apply_chat_template(messages)
 
 
+def test_probes_between_phases_use_a_part_of_the_limits(finished: Path, beside: Path) -> None:
+    """Start and end measure four records each; between the phases a quarter of that: one."""
+
+    def measured(place: str) -> float:
+        found = json.loads((beside / RUN / "probes" / place / "rag_qa.generation.json").read_text())
+        return found["values"]["records"]
+
+    shutil.rmtree(beside / ".curriculum" / "store")
+    shutil.copytree(finished / ".curriculum" / "store", beside / ".curriculum" / "store")
+    result = curriculum(
+        *TINY,
+        "plan.phases.retrieval_school.lr_scale=0.9",
+        *("probes.at_phase_end=true", "probes.phase_end_fraction=0.25"),
+        cwd=beside,
+    )
+    assert result.returncode == 0, result.stderr
+    assert measured("retrieval_school_58") == 1
+    assert measured("planning_67") == 4
+
+
 def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "curriculum", *arguments],
@@ -220,9 +240,14 @@ def test_an_edited_plan_keeps_its_finished_phases(finished: Path, beside: Path) 
     store = beside / ".curriculum" / "store"
     shutil.rmtree(store)
     shutil.copytree(finished / ".curriculum" / "store", store)
-    result = curriculum(*TINY, "plan.phases.qa_mixture.lr_scale=0.9", cwd=beside)
+    result = curriculum(
+        *TINY, "plan.phases.qa_mixture.lr_scale=0.9", "checkpoint.keep_last=99", cwd=beside
+    )
     assert result.returncode == 0, result.stderr
     assert "reusing rag_qa" in result.stderr
+    # phases of 6, 2 and 9 steps after 50; every 6 steps of a phase, and each end once
+    saved = {path.name for path in (beside / RUN / "checkpoints").iterdir()}
+    assert saved == {"step_56", "step_58", "step_64", "step_67"}
     assert list(dict.fromkeys(row["phase"] for row in rows(beside))) == PHASES[7:]
     ledger = json.loads((beside / RUN / "ledger.json").read_text())
     status = [row["status"] for row in ledger["rows"]]

@@ -25,9 +25,8 @@ from curriculum.errors import UserError
 
 __all__ = ["PHASES", "PhaseData", "generate", "train_tokenizer"]
 
-VERSION = 7
+VERSION = 9
 MARKER = "demo.json"
-ABSTENTION_SHARE = 0.1
 
 Record = dict[str, Any]
 Draw = Callable[[World, random.Random], Record]
@@ -40,21 +39,22 @@ class PhaseData:
     kind: str  # a task of `tasks`, or messages | text | rhymes | retrieval
     train: int
     heldout: int
-    options: tuple[Any, ...] = ()  # text: (towns, facts, recalls); retrieval: tiers
+    # qa: share of unanswerable; text: towns, facts, recalls; retrieval: tiers
+    options: tuple[Any, ...] = ()
 
 
 PHASES: dict[str, PhaseData] = {
     "base_causal": PhaseData("rhymes", 17500, 100, (2, 2, 4)),
     "base_retrieval": PhaseData("retrieval", 3000, 300, ("school", "university", "advanced")),
     "base_tasks": PhaseData("messages", 5600, 200),
-    "rag_qa": PhaseData("qa", 9000, 200),
+    "rag_qa": PhaseData("qa", 9000, 200, (0.1,)),
     "retrieval_university": PhaseData("retrieval", 300, 100, ("university",)),
     "instruction": PhaseData("instruction", 31000, 200),
     "causal_foundations": PhaseData("text", 3200, 100, (1, 3, 2)),
     "summarization": PhaseData("summarization", 8600, 200),
     "retrieval_advanced": PhaseData("retrieval", 300, 100, ("advanced",)),
     "causal_university": PhaseData("text", 2200, 100, (2, 4, 4)),
-    "qa_mixture": PhaseData("qa", 7000, 200),
+    "qa_mixture": PhaseData("qa", 7000, 200, (0.2,)),
     "retrieval_school": PhaseData("retrieval", 300, 100, ("school",)),
     "planning": PhaseData("planning", 2600, 200),
     "retrieval_foundations": PhaseData("retrieval", 300, 100, ("school",)),
@@ -153,7 +153,7 @@ def _draws(data: PhaseData, rng: random.Random, count: int, split: str) -> list[
         return [kinds[number % len(kinds)] for number in range(count)]
     if data.kind == "qa":
         # A tenth of a held-out set would be too few abstentions to measure.
-        missing = round(count * (ABSTENTION_SHARE if split == "train" else 0.25))
+        missing = round(count * (data.options[0] if split == "train" else 0.25))
         slots: list[str | None] = [*assign(missing, rng), *[None] * (count - missing)]
         rng.shuffle(slots)
         return [_qa_draw(paraphrase) for paraphrase in slots]
@@ -165,7 +165,7 @@ def _draws(data: PhaseData, rng: random.Random, count: int, split: str) -> list[
             answered,
             partial(tasks.summarization, basic=True),
             answered,
-            partial(tasks.instruction, basic=True),
+            partial(tasks.planning, basic=True),
             partial(tasks.summarization, basic=True),
             partial(tasks.planning, basic=True),
         )

@@ -169,6 +169,7 @@ def config_for(
             "probes": {
                 "at_start": False,
                 "at_phase_end": False,
+                "phase_end_fraction": 1.0,
                 "perplexity_windows": None,
                 "retrieval_queries": None,
                 "generation_records": None,

@@ -86,6 +86,7 @@ def values(phases: dict[str, dict[str, Any]], **more: Any) -> dict[str, Any]:
         "probes": {
             "at_start": True,
             "at_phase_end": True,
+            "phase_end_fraction": 1.0,
             "perplexity_windows": None,
             "retrieval_queries": None,
             "generation_records": None,

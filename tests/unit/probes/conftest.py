@@ -49,7 +49,12 @@ def phase_values(objective: str, task: str, heldout: list[str], **changes: Any) 
 
 def config_values(tmp_path: Path, phases: dict[str, Any], **probes: Any) -> dict[str, Any]:
     model = {"max_position_embeddings": 64}
-    limits = {"at_start": True, "at_phase_end": True, "perplexity_windows": None}
+    limits = {
+        "at_start": True,
+        "at_phase_end": True,
+        "phase_end_fraction": 0.5,
+        "perplexity_windows": None,
+    }
     limits |= {"retrieval_queries": None, "generation_records": None}
     limits |= {"generation_max_tokens": 8, "batch_tokens": 256, **probes}
     adamw = {"name": "adamw", "lr": 1e-3, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.0}
