@@ -48,12 +48,12 @@ def invariance(ranks: World) -> Any:
                     model_module.set_attention(subject.model.lm, "sdpa")
                     subject.model.isolates = False
                 subject.optim = tiny.without_clip()
-                subject.optimizer = torch.optim.SGD(subject.model.parameters(), lr=0.5)
+                subject.optimizer = torch.optim.SGD(subject.model.parameters(), lr=0.1)
                 windows = step_windows(objective, per_window)
                 result = subject.step(
                     subject.micro_batches(windows, micro),
                     objectives.build("p", tiny.phase(objective, len(windows))),
-                    0.5,
+                    0.1,
                 )
                 weights = full_weights(subject.model)
                 found[f"{objective}-tied{tied}-pack{per_window}-micro{micro}"] = {

@@ -26,7 +26,7 @@ def _reference_step(objective: str, tied: bool) -> tuple[float, float, dict[str,
     loss.backward()
     gradients = [p.grad for p in lm.parameters() if p.grad is not None]
     norm = torch.stack([g.double().square().sum() for g in gradients]).sum().sqrt()
-    torch.optim.SGD(lm.parameters(), lr=0.5).step()
+    torch.optim.SGD(lm.parameters(), lr=0.1).step()
     return loss.item(), norm.item(), {n: p.detach() for n, p in lm.named_parameters()}
 
 
@@ -45,7 +45,7 @@ def test_step_equals_plain_pytorch_at_every_layout(found: Any, objective: str, t
         assert got["norm"] == pytest.approx(norm, rel=1e-5), name
         assert got["weights"].keys() == weights.keys()
         for parameter, expected in weights.items():
-            actual = torch.tensor(got["weights"][parameter]).reshape(expected.shape)
+            actual = torch.tensor(got["weights"][parameter]).double().reshape(expected.shape)
             torch.testing.assert_close(
                 actual, expected, atol=1e-6, rtol=2e-5, msg=f"{name} {parameter}"
             )
@@ -91,7 +91,9 @@ def test_evaluations_equal_plain_pytorch(found: Any) -> None:
             tiny.examples("causal", 5, seed=4), got[f"embed-{batch_tokens}"], strict=True
         ):
             state = lm.base_model(torch.tensor([tokens]), use_cache=False).last_hidden_state[0, -1]
-            torch.testing.assert_close(torch.tensor(row), state / state.norm(), atol=1e-5, rtol=0)
+            torch.testing.assert_close(
+                torch.tensor(row).double(), state / state.norm(), atol=1e-5, rtol=0
+            )
         for prompt, output in zip(
             [[5, 6, 7], [8, 9, 10, 11, 12, 13], [14]], got[f"generate-{batch_tokens}"], strict=True
         ):

@@ -51,12 +51,13 @@ def model_config(tied: bool, **overrides: object) -> schema.Model:
 
 
 def reference_model(model: schema.Model, seed: int = 0) -> PreTrainedModel:
+    """Equal weights, but in float64, so that a difference is the engine's own rounding."""
     torch.manual_seed(seed)
     options = dict(model.config or {})
     config = AutoConfig.for_model(options.pop("model_type"), **options)
     return AutoModelForCausalLM.from_config(
         config, dtype=torch.float32, attn_implementation="eager"
-    )
+    ).double()
 
 
 def examples(kind: str, count: int = 11, seed: int = 0) -> list[tuple[list[int], list[float]]]:
