@@ -60,8 +60,15 @@ def sync_directory(directory: Path) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock; the kernel frees it when the process ends, however it ends."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as handle:
+    """Hold an exclusive lock; the kernel frees it when the process ends, however it ends.
+
+    Raises `RunError` where the lock's file cannot be made.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = path.open("a")
+    except OSError as error:
+        raise RunError(f"{path.parent}: cannot be written: {error.strerror or error}") from None
+    with handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield

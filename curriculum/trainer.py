@@ -60,7 +60,11 @@ class PlanRun:
         self.start = starting_point(plan)
         self.engine = self._engine()
         self.suite = ProbeSuite.build(self.config, self.tokenizer)
-        self.brief_suite = ProbeSuite.brief(self.config, self.tokenizer)
+        self.brief_suite = (
+            ProbeSuite.brief(self.config, self.tokenizer)
+            if self.config.probes.at_phase_end
+            else None
+        )
         self.evaluator = Evaluator(self.engine.model, ranks, self.config.probes.batch_tokens)
         self.step = self.start.step
 
@@ -127,7 +131,7 @@ class PlanRun:
             return False
         if name == self.phases[-1]:
             self._probe(self.suite, name, self.step)
-        elif self.config.probes.at_phase_end:
+        elif self.brief_suite is not None:
             self._probe(self.brief_suite, name, self.step)
         self.journal.end(name, self.step)
         saved = self._save(name, phase.steps or 0)

@@ -17,8 +17,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -74,6 +73,10 @@ class _Request:
         return self.config.plan.phases[self.phase]
 
 
+class NoWindows(RunError):
+    """Every record of a source was left out; the message says why."""
+
+
 def prepare(
     config: Config,
     phase: str,
@@ -103,7 +106,7 @@ def prepare(
     directory = Path(config.cache.dir) / "windows" / key
     manifest = read_manifest(directory, key)
     if manifest is None or not _enough(manifest, needed) or damage(directory, manifest):
-        with _locked(directory):
+        with locked(directory / ".lock"):
             manifest = _checked(directory, key) or Manifest(SCHEMA_VERSION, key, inputs, (), False)
             if not _enough(manifest, needed):
                 request = _Request(config, phase, split, files, seen, tokenizer, needed)
@@ -112,7 +115,7 @@ def prepare(
     if not manifest.windows:
         counted = total([chunk.drops for chunk in manifest.chunks])
         reasons = ", ".join(f"{reason}: {count}" for reason, count in counted.items())
-        raise RunError(
+        raise NoWindows(
             f"phase {phase}: no window came of the {split} source ({reasons or 'no records'}); "
             f"see plan.phases.{phase}.seq_len and .data"
         )
@@ -260,17 +263,6 @@ def _arranged(items: Sequence[Item], settings: Phase) -> list[list[Item]]:
     lengths = np.array([len(item.input_ids) for item in items], dtype=np.int64)
     bins = sorted(np.sort(indices).tolist() for indices in pack(lengths, settings.seq_len))
     return [[items[index] for index in indices] for indices in bins]
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Only one process at a time may write to a set."""
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locked(directory / ".lock"))
-        except OSError as error:
-            raise RunError(f"{directory}: cannot be written: {error.strerror or error}") from None
-        yield
 
 
 def _note(pointer: Path | None, key: str) -> None:

@@ -51,11 +51,6 @@ class World:
             dist.barrier()
 
 
-def rank_from_environment() -> int:
-    """The rank that `torchrun` gave this process; 0 without it. Needs no process group."""
-    return int(os.environ.get("RANK", "0"))
-
-
 def default_threads() -> int:
     """Cores of this machine shared by the processes on it."""
     return max(1, len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from curriculum.config import Config
-from curriculum.data.windows import WindowSet
+from curriculum.data.windows import NoWindows, WindowSet
 from curriculum.data.windows import prepare as prepare_windows
-from curriculum.errors import RunError
 from curriculum.probes.base import (
     Evaluator,
     Heldout,
@@ -56,20 +55,14 @@ def _prepare(config: Config, held: Heldout, tokenizer: "PreTrainedTokenizerFast"
         return held.absent(KIND, held.reason)
     try:
         found = prepare_windows(config, held.phase, "heldout", tokenizer, None)
-    except RunError as error:
-        # All records dropped (as over-long, say): nothing to measure. Bad records are an error.
-        if not _nothing_left(error):
-            raise
+    except NoWindows as error:
+        # all records dropped (as over-long, say): nothing to measure; bad records stay an error
         return held.absent(KIND, str(error))
     limit = config.probes.perplexity_windows
     count = len(found) if limit is None else min(limit, len(found))
     if not found.trained_tokens(count):
         return held.absent(KIND, f"none of {count} held-out windows has a token with loss")
     return PerplexityProbe(probe_name(held.phase, KIND), held.phase, held.objective, found, count)
-
-
-def _nothing_left(error: RunError) -> bool:
-    return "no window came of" in str(error)
 
 
 def totals(results: Sequence[ProbeResult]) -> list[ProbeResult]:

@@ -15,7 +15,7 @@ from curriculum.files import write_json
 from curriculum.plan.budget import Budget
 from curriculum.plan.flops import model_size, training_flops
 from curriculum.probes import ProbeResult, storage
-from curriculum.tracking.ledger import Ledger, LedgerRow, share_metrics
+from curriculum.tracking.ledger import Ledger, share_metrics
 from curriculum.tracking.metrics import MetricsLog, MetricsRow, read_metrics, step_metrics
 from curriculum.tracking.report import end_tables, write_html
 from curriculum.tracking.tracker import open_tracker
@@ -56,9 +56,6 @@ class Journal:
         settings = self._config.plan.phases[phase]
         self.ledger.begin(phase, settings.role, settings.objective_name)
         self._tracker.start_phase(phase, settings.role, settings.objective_name)
-
-    def reuse(self, row: LedgerRow) -> None:
-        self.ledger.reuse(row)
 
     def step(self, row: MetricsRow, recomputed_tokens: int, applied: bool) -> None:
         """Write down one optimizer step."""
