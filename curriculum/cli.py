@@ -5,9 +5,7 @@ fine, 1 a finding or a failed run, 2 a wrong command, 75 interrupted and resumab
 """
 
 import argparse
-import difflib
 import gc
-import importlib
 import json
 import logging
 import os
@@ -17,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from curriculum.errors import RunError, UserError
+from curriculum.verbs import call, listed
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -25,6 +24,7 @@ VERBS = {
     "run": ("curriculum.cli:run", "check, budget, train and resume a plan"),
     "ls": ("curriculum.library:ls", "list plans, cards and groups"),
     "cp": ("curriculum.library:cp", "copy a plan with its cards, to edit it"),
+    "data": ("curriculum.data_verb:main", "audit a plan's data, look at it, mend it"),
     "eval": ("curriculum.evaluate:main", "run a plan's probes on a run or a model"),
     "export": ("curriculum.export:main", "write a run's model as a Hugging Face directory"),
     "dashboard": ("curriculum.tracking.dashboard:main", "open the tracker's web page"),
@@ -38,14 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_help(), file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else UserError.exit_code
-    verb, rest = arguments[0], arguments[1:]
     try:
-        if verb not in VERBS:
-            near = difflib.get_close_matches(verb, VERBS, n=1, cutoff=0.6)
-            hint = f"did you mean {near[0]!r}?" if near else f"verbs: {', '.join(VERBS)}"
-            raise UserError(f"{verb}: no such verb; {hint}")
-        module, function = VERBS[verb][0].split(":")
-        return getattr(importlib.import_module(module), function)(rest)
+        return call(VERBS, arguments, "verb")
     except (UserError, RunError) as error:
         return _report(error)
     except KeyboardInterrupt:
@@ -184,10 +178,9 @@ def _report(error: UserError | RunError) -> int:
 
 
 def _help() -> str:
-    verbs = "\n".join(f"  {verb:10} {about}" for verb, (_, about) in VERBS.items())
     return (
         "python -m curriculum VERB ...\n\n"
-        f"{verbs}\n\n"
+        f"{listed(VERBS)}\n\n"
         "python -m curriculum run +plan=corrective dry_run=true   what a plan would do and cost\n"
         "python -m curriculum run +plan=corrective                train it, or continue\n"
         "python -m curriculum VERB --help                         more about a verb"

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -161,12 +161,18 @@ def _make_absolute(cfg: DictConfig, key: str) -> None:
 
 def _with_absolute_sources(config: Config) -> Config:
     """Patterns relative to the working directory, so that a saved configuration means the same."""
-    here = glob.escape(os.getcwd())
     for phase in config.plan.phases.values():
-        for name in ("sources", "heldout"):
-            patterns = [os.path.expanduser(pattern) for pattern in getattr(phase.data, name)]
-            patterns = [
-                p if p.startswith(UNKNOWN_ROOT) else os.path.join(here, p) for p in patterns
-            ]
-            setattr(phase.data, name, patterns)
+        data = phase.data
+        data.heldout = [_absolute(pattern) for pattern in data.heldout]
+        data.sources = [
+            _absolute(one) if isinstance(one, str) else replace(one, path=_absolute(one.path))
+            for one in data.sources
+        ]
     return config
+
+
+def _absolute(pattern: str) -> str:
+    pattern = os.path.expanduser(pattern)
+    if pattern.startswith(UNKNOWN_ROOT):
+        return pattern
+    return os.path.join(glob.escape(os.getcwd()), pattern)

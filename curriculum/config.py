@@ -9,9 +9,9 @@ valid name. Fields carry no numbers that steer a run unless the number is a neut
 import difflib
 from collections.abc import Mapping
 from dataclasses import field, fields, is_dataclass
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Self, get_args, get_origin, get_type_hints
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 
 from curriculum.errors import UserError
@@ -42,24 +42,73 @@ Task = Literal[
 
 
 @dataclass(config=_strict)
-class PhaseData:
-    """Where a phase's records lie and what happens to records that do not fit."""
+class WeightedSource:
+    """A path or glob whose records make up `weight` of the mixture, relative to the others."""
 
-    sources: list[str]
+    path: str
+    weight: Positive
+
+
+@dataclass(config=_strict)
+class PhaseData:
+    """Where a phase's records lie and what happens to records that do not fit.
+
+    Either every source has a weight or none has. Without weights all records count alike. With
+    them, `on_exhausted` says what the end of a source means: `stop` ends the mixture with the first
+    source that is used up, `repeat` starts it again until the last one is.
+    """
+
+    sources: list[str | WeightedSource]
     heldout: list[str] = field(default_factory=list)
+    on_exhausted: Literal["stop", "repeat"] = "stop"
     on_bad_record: Literal["error", "skip"] = "error"
+    strict: bool = False
     on_over_long: Literal["error", "drop", "truncate_source"] = "truncate_source"
     on_short: Literal["error", "repeat"] = "error"
     on_unstable: Literal["refuse", "split"] = "refuse"
     loss_on: Literal["assistant", "last_assistant", "all"] = "assistant"
 
+    @property
+    def patterns(self) -> list[str]:
+        """Paths and globs of the sources, without their weights."""
+        return [s if isinstance(s, str) else s.path for s in self.sources]
+
+    @property
+    def weights(self) -> list[float] | None:
+        """One weight a source, or None if none has one."""
+        weights = [s.weight for s in self.sources if isinstance(s, WeightedSource)]
+        return weights or None
+
+    @model_validator(mode="after")
+    def _all_or_none(self) -> Self:
+        if self.weights and len(self.weights) < len(self.sources):
+            plain = next(s for s in self.sources if isinstance(s, str))
+            raise ValueError(f"sources: {plain!r} has no weight while others have one")
+        return self
+
 
 @dataclass(config=_strict)
 class Retrieval:
-    """InfoNCE settings of a retrieval phase: `documents` a query, the positive included."""
+    """InfoNCE settings of a retrieval phase: `documents` a query, the positive included.
+
+    `symmetric`: half of a query's loss is then its positive's, told from the step's other queries.
+    """
 
     temperature: Positive
     documents: Annotated[int, Field(ge=1, strict=True)]
+    symmetric: bool = False
+
+
+@dataclass(config=_strict)
+class Loss:
+    """Additions to the cross entropy of tokens; `engine.head.cross_entropy` has the formulas.
+
+    `label_smoothing`: share of each target that is spread evenly over the vocabulary. `z_loss`:
+    weight of the squared log normalizer, which keeps logits from drifting.
+    """
+
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    z_loss: NonNegative = 0.0
 
 
 @dataclass(config=_strict)
@@ -92,6 +141,7 @@ class Phase:
     packing: Literal["auto", "best_fit", "none"] = "auto"
     optimizer_state: Literal["carry", "reset"] = "carry"
     retrieval: Retrieval | None = None
+    loss: Loss = field(default_factory=Loss)
     schedule: Schedule | None = None
 
     @property
@@ -135,8 +185,25 @@ class Parameters:
 
 
 @dataclass(config=_strict)
+class Lora:
+    """Low-rank adapters by `peft`: `alpha / r` times B A is added to each adapted matrix.
+
+    `targets`: `all-linear` (every linear layer but the head), or ends of module names.
+    """
+
+    r: Count
+    alpha: Positive
+    dropout: Annotated[float, Field(ge=0, lt=1)]
+    targets: str | list[str]
+
+
+@dataclass(config=_strict)
 class Model:
-    """A `transformers` causal LM by config (random weights) or by path."""
+    """A `transformers` causal LM by config (random weights) or by path.
+
+    `router_loss`: of mixture-of-experts models; null means what the model's own config says
+    (`output_router_logits`). `lora`: adapters are trained instead of the weights; null means none.
+    """
 
     name: str
     path: str | None
@@ -144,23 +211,57 @@ class Model:
     tokenizer: str | None
     chat_template: str | None
     parameters: Parameters | None
+    router_loss: bool | None = None
+    lora: Lora | None = None
 
 
 @dataclass(config=_strict)
 class Optim:
-    """AdamW (Loshchilov and Hutter, 2019). No weight decay on norms and biases."""
+    """AdamW, Muon or SignSGD (docs/optimizers.md). No weight decay on norms and biases.
 
-    name: Literal["adamw"]
+    `betas`, `eps`: of AdamW; under `muon` of what is no hidden matrix, at `lr * adamw_lr_ratio`.
+    `momentum`: of Muon, and of SignSGD, where 0 means none. `adjust_lr_fn`, `nesterov` and `ns_*`
+    (Newton-Schulz) are Muon's. What an optimizer does not use is null.
+    """
+
+    name: Literal["adamw", "muon", "signsgd"]
     lr: Positive
-    betas: tuple[Fraction, Fraction]
-    eps: Positive
     weight_decay: NonNegative
     max_grad_norm: Positive | None
+    betas: tuple[Fraction, Fraction] | None = None
+    eps: Positive | None = None
+    momentum: Fraction | None = None
+    nesterov: bool | None = None
+    adjust_lr_fn: Literal["original", "match_rms_adamw"] | None = None
+    adamw_lr_ratio: Positive | None = None
+    ns_coefficients: tuple[float, float, float] | None = None
+    ns_steps: Count | None = None
+    ns_eps: Positive | None = None
+    ns_dtype: Literal["float32", "bfloat16"] | None = None
+
+    @model_validator(mode="after")
+    def _all_used_and_given(self) -> Self:
+        common = {"name", "lr", "weight_decay", "max_grad_norm"}
+        used = {
+            "adamw": {"betas", "eps"},
+            "muon": {f.name for f in fields(type(self))} - common,
+            "signsgd": {"momentum"},
+        }[self.name]
+        given = {f.name for f in fields(type(self)) if getattr(self, f.name) is not None} - common
+        if missing := sorted(used - given):
+            raise ValueError(f"{self.name} needs {', '.join(missing)}; give a number for each")
+        if extra := sorted(given - used):
+            raise ValueError(f"{self.name} does not use {', '.join(extra)}; leave it out")
+        return self
 
 
 @dataclass(config=_strict)
 class Engine:
-    """How a step is computed. Nothing here changes what a step is."""
+    """How a step is computed. Nothing here changes what a step is.
+
+    `activation_checkpointing`: activations of all layers (`full`) or of every second one
+    (`selective`) are computed again in the backward. `compile`: each block by `torch.compile`.
+    """
 
     dtype: Literal["float32", "bfloat16"]
     threads: Count | None
@@ -169,6 +270,8 @@ class Engine:
     replicate: Count
     max_nonfinite_steps: Count
     timeout_seconds: Count
+    activation_checkpointing: Literal["none", "full", "selective"] = "none"
+    compile: bool = False
 
 
 @dataclass(config=_strict)
@@ -187,10 +290,18 @@ class Budget:
 
 @dataclass(config=_strict)
 class Data:
-    """`chunk_records`: records of the permutation that are packed together."""
+    """`chunk_records`: records that are packed and shuffled together; null means as many as fill
+    about `chunk_windows` windows, which leaves half a window in so many empty.
+
+    `workers`: processes that read, render and tokenize; null means one a core.
+    `max_record_bytes`: of JSON; a longer record counts as bad.
+    """
 
     root: str | None
-    chunk_records: Count
+    chunk_records: Count | None
+    chunk_windows: Count
+    max_record_bytes: Count
+    workers: Count | None
 
 
 @dataclass(config=_strict)
@@ -218,6 +329,29 @@ class Checks:
     ignore: list[str]
     max_replay_share: Fraction
     max_phase_share: Fraction
+
+
+@dataclass(config=_strict)
+class Audit:
+    """Limits of the data audit, in shares of records unless said otherwise.
+
+    `dominant_target_*`: of all targets, by the most frequent one. `max_question_truncated_share`:
+    above it the finding is an error. `min_paraphrases`: wordings that abstentions should have, and
+    `max_paraphrase_ratio`: uses of the most frequent one, in averages. `min_reached_share`: of a
+    source, by the steps of its phase. `min_trained_share`: of tokens, that carry loss.
+    `examples`: addresses that a finding shows.
+    """
+
+    dominant_target_error: Fraction
+    dominant_target_warning: Fraction
+    max_question_truncated_share: Fraction
+    max_abstention_share: Fraction
+    min_paraphrases: Count
+    max_paraphrase_ratio: Positive
+    max_over_long_share: Fraction
+    min_reached_share: Fraction
+    min_trained_share: Fraction
+    examples: Count
 
 
 @dataclass(config=_strict)
@@ -257,6 +391,7 @@ class Config:
     data: Data
     probes: Probes
     checks: Checks
+    audit: Audit
     checkpoint: Checkpoint
     tracking: Tracking
     run: Directory

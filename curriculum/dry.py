@@ -4,24 +4,20 @@
 them. Nothing is trained, and nothing but the cache is written.
 """
 
-import os
-import threading
 from collections.abc import Collection, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from curriculum.config import UNKNOWN_ROOT, Config, Phase
 from curriculum.errors import RunError, UserError
 from curriculum.files import locked
+from curriculum.finding import ranked
 from curriculum.plan.budget import WindowCount, plan_budget, settled, with_known_length
 from curriculum.plan.checks import CheckContext, run_checks
 from curriculum.plan.dry_run import DryRun
 from curriculum.plan.scale import phase_steps, scaled
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
-
     from curriculum.data.windows import WindowSet
 
 
@@ -38,14 +34,19 @@ def dry_run(config: Config, cached: Collection[str] = (), *, starting: bool = Fa
     missing = missing_data(ready)
     present = [name for name in ready.plan.phases if name not in missing]
     counts: dict[str, WindowCount | None] = {}
+    windows = prepared(ready, present) if prepare else {}
     if prepare:
-        counts = prepare_and_count(ready, present)
+        counts = {n: window_count(ready.plan.phases[n], found) for n, found in windows.items()}
     elif Path(config.cache.dir).is_dir():  # without a cache nothing is prepared
         counts = {name: count_windows(ready, name) for name in present}
     if not prepare and not starting and _will_be_generated(config):
         missing = {}
     budget = plan_budget(ready, counts, cached)
     findings = run_checks(CheckContext(ready, budget, missing, starting))
+    if windows:
+        from curriculum.data.audit import audit
+
+        findings = ranked([*findings, *audit(ready, windows)], config.checks.ignore)
     return DryRun(config, settled(ready, counts), budget, findings)
 
 
@@ -77,7 +78,7 @@ def generate_demo(config: Config) -> None:
 
 def missing_data(config: Config) -> dict[str, list[str]]:
     """Phase -> patterns of its sources and held-out data that match no file."""
-    wanted = {n: [*p.data.sources, *p.data.heldout] for n, p in config.plan.phases.items()}
+    wanted = {n: [*p.data.patterns, *p.data.heldout] for n, p in config.plan.phases.items()}
     if all(p.startswith(UNKNOWN_ROOT) for patterns in wanted.values() for p in patterns):
         return wanted
     from curriculum.data.sources import expand
@@ -94,52 +95,33 @@ def count_windows(config: Config, phase: str) -> WindowCount | None:
     return None if windows is None else window_count(config.plan.phases[phase], windows)
 
 
-def prepare_and_count(config: Config, phases: Sequence[str]) -> dict[str, WindowCount | None]:
-    """Prepare what training needs of some phases, and their held-out data. `config` is scaled.
+def prepared(config: Config, phases: Sequence[str]) -> dict[str, "WindowSet"]:
+    """The training windows that some phases need; their held-out windows are prepared too.
 
-    Phases are independent, so several are prepared at once where this process has other cores to
-    itself. Raises what the first phase that fails raises.
+    `config` is scaled.
     """
-    from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
-
     from curriculum.data.tokenizer import load_tokenizer
+    from curriculum.data.windows import Wanted, prepare_all
 
     if not phases:
         return {}
-    job = partial(_prepare, config, load_tokenizer(config.model))
-    workers = min(len(phases), len(os.sched_getaffinity(0)))
-    # forking a process that runs threads or one of several ranks would not be safe or not pay
-    if workers == 1 or threading.active_count() > 1 or "RANK" in os.environ:
-        counts = [job(name) for name in phases]
-    else:
-        with ProcessPoolExecutor(workers, get_context("fork"), _without_threads) as pool:
-            counts = list(pool.map(job, phases))
-    return dict(zip(phases, counts, strict=True))
+    settings = {name: config.plan.phases[name] for name in phases}
+    train = [Wanted(name, "train", _needed(phase)) for name, phase in settings.items()]
+    heldout = [Wanted(name, "heldout") for name, phase in settings.items() if phase.data.heldout]
+    sets = prepare_all(config, [*train, *heldout], load_tokenizer(config.model))
+    return dict(zip(phases, sets, strict=False))
 
 
-def _without_threads() -> None:
-    """A worker tokenizes on one core; the others belong to the other workers."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-
-
-def _prepare(config: Config, tokenizer: "PreTrainedTokenizerFast", name: str) -> WindowCount:
-    from curriculum.data.windows import prepare
-
-    phase = config.plan.phases[name]
+def _needed(phase: Phase) -> int | None:
     steps = phase_steps(phase)
-    if phase.data.heldout:
-        prepare(config, name, "heldout", tokenizer, None)
-    needed = None if steps is None else steps * phase.batch_size
-    return window_count(phase, prepare(config, name, "train", tokenizer, needed))
+    return None if steps is None else steps * phase.batch_size
 
 
 def window_count(phase: Phase, windows: "WindowSet") -> WindowCount:
     """Figures of prepared windows; totals are None where too few are prepared for the phase."""
     if windows.exhausted:
         phase = with_known_length(phase, len(windows))
-    steps = phase_steps(phase)
-    used = None if steps is None else steps * phase.batch_size
+    used = _needed(phase)
     repeats = windows.exhausted and phase.data.on_short == "repeat" and len(windows) > 0
     enough = used is not None and (used <= len(windows) or repeats)
     return WindowCount(

@@ -76,7 +76,7 @@ def phase_keys(ready: Config, unscaled: Config, hashed: bool = True) -> dict[str
     start = _origin_key(unscaled, look, hashed)
     tokenizer = look(tokenizer_files(ready.model) or [], cache)
     data = {
-        name: look(expand(phase.data.sources)[0], cache)
+        name: look(expand(phase.data.patterns)[0], cache)
         for name, phase in ready.plan.phases.items()
     }
     if start is None or tokenizer is None or None in data.values():

@@ -12,7 +12,6 @@ import torch
 from curriculum import objectives, store
 from curriculum.checked import CheckedPlan, write_finished
 from curriculum.config import Phase
-from curriculum.console import Progress
 from curriculum.data.order import window_index
 from curriculum.data.tokenizer import load_tokenizer
 from curriculum.data.windows import prepare
@@ -27,6 +26,7 @@ from curriculum.lineage import Origin, origin
 from curriculum.plan.graph import order
 from curriculum.plan.schedule import learning_rates
 from curriculum.probes import ProbeSuite
+from curriculum.progress import Progress
 from curriculum.resume import starting_point
 from curriculum.signals import StopRequest, stop_on_signal
 from curriculum.tracking.journal import START, Journal, write_inputs
@@ -146,7 +146,7 @@ class PlanRun:
         needed = phase.steps * phase.batch_size
         windows = prepare(self.config, name, "train", self.tokenizer, needed)
         micro, rates = self._micro_batch_size(phase), learning_rates(self.config, name)
-        progress = Progress(name, first, phase.steps, self.ranks.is_main)
+        progress = Progress(name, "step", phase.steps, first, shown=self.ranks.is_main)
         dropped = 0
         for phase_step in range(first, phase.steps):
             began = time.perf_counter()
@@ -166,7 +166,7 @@ class PlanRun:
             self.step += 1
             row = _row(self.step, name, phase_step + 1, rate, result, time.perf_counter() - began)
             self.journal.step(row, result.recomputed_tokens, result.applied)
-            progress.step(row)
+            progress.advance(1, "loss not finite" if row.loss is None else f"loss {row.loss:.4f}")
             dropped = 0 if result.applied else dropped + 1
             self._check_finite(row, dropped)
             last = phase_step + 1 == phase.steps

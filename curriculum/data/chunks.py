@@ -18,7 +18,7 @@ from curriculum.data.examples import Item, Report
 from curriculum.errors import RunError
 from curriculum.files import replacing, write_json
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Part of every set's key. Raise it with any change of what records turn into."""
 
 _MANIFEST = "manifest.json"
@@ -55,15 +55,18 @@ class ChunkInfo:
     drops: dict[str, int]
     cuts: dict[str, int]
     dropped_at: dict[str, list[str]]
+    cut_at: dict[str, list[str]]
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """A set of windows: what it was made of, its chunks, and whether the source is used up."""
+    """A set of windows: what it was made of, how many records make a chunk, its chunks, and
+    whether the source is used up."""
 
     schema_version: int
     key: str
     inputs: dict[str, Any]
+    chunk_records: int
     chunks: tuple[ChunkInfo, ...]
     exhausted: bool
 
@@ -140,6 +143,7 @@ def write_chunk(
         drops=dict(sorted(report.drops.items())),
         cuts=dict(sorted((+report.cuts).items())),
         dropped_at=report.dropped_at,
+        cut_at=report.cut_at,
     )
 
 

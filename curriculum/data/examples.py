@@ -3,50 +3,68 @@
 `build` turns some rows of a source into examples that each fit a window. Records that break a rule,
 that the template cannot render, that are too long or that train nothing are refused, cut or
 dropped as the phase's `data` section says; each is counted under its reason, and what is an error
-is collected so that one message names up to 20 of them.
+is collected so that one message names up to 20 of them. Packing plays no part here: the examples
+are the same packed and unpacked.
 """
 
 import hashlib
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from curriculum.config import Phase
+from curriculum.data.counts import (
+    DOCUMENT_UNUSED,
+    NO_SOURCE,
+    NO_TOKENS,
+    NO_TRAINED_TOKENS,
+    OVER_LONG,
+    SOURCE_SHORTENED,
+    SPLIT_INTO_PIECES,
+    SPLIT_INTO_TURNS,
+    TEXT_SHORTENED,
+    TOO_LONG_WITHOUT_SOURCE,
+    Report,
+)
 from curriculum.data.records import (
     BadRecord,
+    Chat,
     ChatRecord,
     RetrievalRecord,
     Text,
     is_chat,
     normalised,
     parse,
-    to_messages,
+    to_chat,
 )
 from curriculum.data.render import (
     Example,
-    LossOn,
+    Rendered,
     Segment,
     Unrenderable,
-    chat_segments,
+    closed_length,
     closed_text,
     encode,
-    is_cut,
+    render_chats,
     render_texts,
     retrieval_texts,
+    segments,
+    split,
+    splits,
     tokenize,
+    trained_turns,
 )
 from curriculum.data.shorten import shortened
 from curriculum.data.sources import Address, Source
-from curriculum.errors import RunError
+from curriculum.errors import UserError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-_LISTED = 20
-_ADDRESSES = 3
+# Texts of a batch are held several times over while it is rendered.
+_BATCH_RECORDS = 256
 
 
 @dataclass(frozen=True)
@@ -62,35 +80,6 @@ class Item:
     loss_weights: np.ndarray
     seq_lens: list[int]
     document_ids: list[int]
-
-
-@dataclass
-class Report:
-    """What was left out (`drops`) and what was changed (`cuts`), counted by reason.
-
-    `dropped_at` holds the first addresses of each reason, for messages and audit.
-    """
-
-    drops: Counter[str] = field(default_factory=Counter)
-    cuts: Counter[str] = field(default_factory=Counter)
-    dropped_at: dict[str, list[str]] = field(default_factory=dict)
-    errors: list[tuple[Address, str]] = field(default_factory=list)
-
-    def drop(self, reason: str, address: Address) -> None:
-        """Count a record, or a part of one, as left out."""
-        self.drops[reason] += 1
-        places = self.dropped_at.setdefault(reason, [])
-        if len(places) < _ADDRESSES:
-            places.append(str(address))
-
-    def raise_errors(self, phase: str) -> None:
-        """`RunError` that lists the first records that the policy calls errors."""
-        if self.errors:
-            listed = [message for _, message in sorted(self.errors)[:_LISTED]]
-            rest = len(self.errors) - len(listed)
-            more = [f"and {rest} more among the records read so far"] if rest else []
-            head = f"phase {phase}: {len(self.errors)} record(s) cannot be used"
-            raise RunError("\n".join([head, *listed, *more]))
 
 
 @dataclass(frozen=True)
@@ -112,22 +101,24 @@ def build(
     Raises `RunError` for records that the phase's policies make an error.
     """
     report = Report()
-    parsed = list(_parsed(source, rows, phase, report))
-    if is_chat(phase.task):
-        items = list(_chats(parsed, phase, tokenizer, report))
-    elif phase.task == "retrieval":
-        items = list(_groups(parsed, phase, tokenizer, report))
-    else:
-        items = list(_texts(parsed, phase, tokenizer, report))
+    makers = {"retrieval": _groups, "text": _texts}
+    make = _chats if is_chat(phase.task) else makers.get(phase.task)
+    if make is None:
+        raise UserError(f"plan.phases.{name}.task={phase.task}: has no windows to be trained on")
+    items: list[Item] = []
+    rows = list(rows)
+    for start in range(0, len(rows), _BATCH_RECORDS):
+        part = rows[start : start + _BATCH_RECORDS]
+        items += make(list(_parsed(source, part, phase, report)), phase, tokenizer, report)
     report.raise_errors(name)
     return items, report
 
 
-def _parsed(source: Source, rows: Iterable[int], phase: Phase, report: Report) -> Iterable[_Row]:
+def _parsed(source: Source, rows: Iterable[int], phase: Phase, report: Report) -> Iterator[_Row]:
     for row in rows:
         address, line = source[row]
         try:
-            yield _Row(row, address, parse(phase.task, line, address))
+            yield _Row(row, address, parse(phase.task, line, address, strict=phase.data.strict))
         except BadRecord as error:
             _refuse(address, str(error), error.reason, phase, report)
 
@@ -141,56 +132,76 @@ def _refuse(address: Address, message: str, reason: str, phase: Phase, report: R
 
 def _chats(
     rows: Sequence[_Row], phase: Phase, tokenizer: "PreTrainedTokenizerFast", report: Report
-) -> Iterable[Item]:
+) -> Iterator[Item]:
+    owners, groups = _segmented(rows, phase, tokenizer, report)
+    examples: list[Example | None] = list(encode(groups, tokenizer))
+    over_long = []
+    for place, (row, example) in enumerate(zip(owners, examples, strict=True)):
+        length = len(example.input_ids)
+        if length <= phase.seq_len:
+            continue
+        examples[place] = None
+        if not _left_out(row, length, phase, report):
+            if row.record.source:
+                over_long.append((place, length))
+            else:
+                report.drop(NO_SOURCE, row.address)
+    records = [(owners[place].record, length) for place, length in over_long]
+    shorter = shortened(records, phase.seq_len, phase.data.loss_on, tokenizer) if records else []
+    for (place, _), example in zip(over_long, shorter, strict=True):
+        examples[place] = example
+        if example is None:
+            report.drop(TOO_LONG_WITHOUT_SOURCE, owners[place].address)
+        else:
+            report.cut(SOURCE_SHORTENED, owners[place].address)
+    for row, example in zip(owners, examples, strict=True):
+        if example is not None and not example.loss_weights.any():
+            report.drop(NO_TRAINED_TOKENS, row.address)
+        elif example is not None:
+            yield _item(row.record_id, example)
+
+
+def _segmented(
+    rows: Sequence[_Row], phase: Phase, tokenizer: "PreTrainedTokenizerFast", report: Report
+) -> tuple[list[_Row], list[list[Segment]]]:
+    """Segmented conversations with the row that each comes of: one a row, or one a turn of it
+    where the template needs a split."""
+    loss_on, kept, chats = phase.data.loss_on, [], []
+    for row in rows:
+        chat = to_chat(row.record)
+        if loss_on == "all" or trained_turns(chat, loss_on):
+            kept.append(row)
+            chats.append(chat)
+        else:
+            message = f"{row.address}: no assistant turn, so nothing would be trained"
+            _refuse(row.address, message, NO_TRAINED_TOKENS, phase, report)
+    found = render_chats(chats, tokenizer, loss_on)
+    parts = {
+        place: split(chats[place])
+        for place, one in enumerate(found)
+        if isinstance(one, Unrenderable)
+        and splits(one, chats[place], loss_on, phase.data.on_unstable)
+    }
+    single: list[Chat] = [chat for part in parts.values() for chat in part]
+    variants = iter(render_chats(single, tokenizer, "last_assistant"))
     owners: list[_Row] = []
     groups: list[list[Segment]] = []
-    for row in rows:
-        try:
-            variants = _variants(row.record, phase, tokenizer, report)
-        except Unrenderable as error:
-            reason = f"unrenderable: {error.reason}"
-            _refuse(row.address, f"{row.address}: {error}", reason, phase, report)
+    for place, row in enumerate(kept):
+        several = [next(variants) for _ in parts.get(place, ())] or [found[place]]
+        errors = [one for one in several if isinstance(one, Unrenderable)]
+        if errors:
+            reason = f"unrenderable: {errors[0].reason}"
+            _refuse(row.address, f"{row.address}: {errors[0]}", reason, phase, report)
             continue
-        owners += [row] * len(variants)
-        groups += variants
-    for row, example in zip(owners, encode(groups, tokenizer), strict=True):
-        fitting = _fitted(row, example, phase, tokenizer, report)
-        if fitting is None:
-            continue
-        if not any(fitting.loss_weights):
-            report.drop("no trained tokens", row.address)
-            continue
-        yield _item(row.record_id, fitting)
+        if place in parts:
+            report.cut(SPLIT_INTO_TURNS, row.address)
+        owners += [row] * len(several)
+        groups += [segments(one, loss_on) for one in several if isinstance(one, Rendered)]
+    return owners, groups
 
 
-def _variants(
-    record: ChatRecord, phase: Phase, tokenizer: "PreTrainedTokenizerFast", report: Report
-) -> list[list[Segment]]:
-    """The conversation, or one per assistant turn where the template needs a split."""
-    messages = to_messages(record)
-    loss_on: LossOn = phase.data.loss_on
-    try:
-        return [chat_segments(messages, tokenizer, loss_on)]
-    except Unrenderable:
-        turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
-        if phase.data.on_unstable == "refuse" or loss_on != "assistant" or len(turns) < 2:
-            raise
-    split = [chat_segments(messages[: turn + 1], tokenizer, "last_assistant") for turn in turns]
-    report.cuts["conversation split into single turns"] += 1
-    return split
-
-
-def _fitted(
-    row: _Row,
-    example: Example,
-    phase: Phase,
-    tokenizer: "PreTrainedTokenizerFast",
-    report: Report,
-) -> Example | None:
-    """The example if it fits, or what the over-long policy leaves of it."""
-    length = len(example.input_ids)
-    if length <= phase.seq_len:
-        return example
+def _left_out(row: _Row, length: int, phase: Phase, report: Report) -> bool:
+    """True if the policy leaves an over-long record out rather than cut it."""
     if phase.data.on_over_long == "error":
         message = (
             f"{row.address}: {length} tokens do not fit seq_len={phase.seq_len}; remedy: a larger "
@@ -198,22 +209,13 @@ def _fitted(
         )
         report.errors.append((row.address, message))
     elif phase.data.on_over_long == "drop":
-        report.drop("over-long", row.address)
-    elif not row.record.source:
-        report.drop("over-long: no source to shorten", row.address)
-    else:
-        shorter = shortened(row.record, length, phase.seq_len, phase.data.loss_on, tokenizer)
-        if shorter is None:
-            report.drop("over-long: does not fit even without its source", row.address)
-        else:
-            report.cuts["source shortened"] += 1
-        return shorter
-    return None
+        report.drop(OVER_LONG, row.address)
+    return phase.data.on_over_long != "truncate_source"
 
 
 def _texts(
     rows: Sequence[_Row], phase: Phase, tokenizer: "PreTrainedTokenizerFast", report: Report
-) -> Iterable[Item]:
+) -> Iterator[Item]:
     """Each text, or its consecutive pieces of at most `seq_len` tokens.
 
     The first token of a piece is not predicted across the cut. A last piece of one token would
@@ -221,23 +223,26 @@ def _texts(
     """
     examples = render_texts([row.record.text for row in rows], tokenizer)
     for row, example in zip(rows, examples, strict=True):
-        ids = example.input_ids
-        cuts = list(range(0, len(ids), phase.seq_len))
+        size = len(example.input_ids)
+        cuts = list(range(0, size, phase.seq_len))
         if len(cuts) > 1:
-            report.cuts["text split into pieces"] += 1
-            if len(ids) - cuts[-1] == 1 and phase.seq_len > 2:
-                cuts[-1] -= 1
-        for start, stop in zip(cuts, [*cuts[1:], len(ids)], strict=True):
-            if stop - start < 2:
-                report.drop("no trained tokens", row.address)
+            if _left_out(row, size, phase, report):
                 continue
-            weights = [1.0] * (stop - start - 1) + [0.0]
-            yield _item(row.record_id, Example(ids[start:stop], weights))
+            report.cut(SPLIT_INTO_PIECES, row.address)
+            if size - cuts[-1] == 1 and phase.seq_len > 2:
+                cuts[-1] -= 1
+        for start, stop in zip(cuts, [*cuts[1:], size], strict=True):
+            if stop - start < 2:
+                report.drop(NO_TRAINED_TOKENS, row.address)
+                continue
+            weights = np.ones(stop - start, np.float32)
+            weights[-1] = 0.0
+            yield _item(row.record_id, Example(example.input_ids[start:stop], weights))
 
 
 def _groups(
     rows: Sequence[_Row], phase: Phase, tokenizer: "PreTrainedTokenizerFast", report: Report
-) -> Iterable[Item]:
+) -> Iterator[Item]:
     """Query, positive and negatives of each record, every text closed by EOS."""
     assert phase.retrieval is not None
     texts = [retrieval_texts(row.record, phase.retrieval.documents) for row in rows]
@@ -246,13 +251,14 @@ def _groups(
         raw = [next(flat) for _ in group]
         ids = [closed_text(one, tokenizer, phase.seq_len) for one in raw]
         if any(len(one) < 2 for one in ids):
-            report.drop("retrieval text without tokens", row.address)
+            report.drop(NO_TOKENS, row.address)
+            continue
+        sizes = [closed_length(one, tokenizer) for one in raw]
+        if max(sizes) > phase.seq_len and _left_out(row, max(sizes), phase, report):
             continue
         unused = len(row.record.answers) + len(row.record.negatives or []) - (len(group) - 1)
-        report.cuts["retrieval document beyond the group"] += unused
-        report.cuts["retrieval text shortened"] += sum(
-            is_cut(one, tokenizer, phase.seq_len) for one in raw
-        )
+        report.cut(DOCUMENT_UNUSED, row.address, unused)
+        report.cut(TEXT_SHORTENED, row.address, sum(size > phase.seq_len for size in sizes))
         joined = np.array([token for one in ids for token in one], dtype=np.int32)
         yield Item(
             record_id=row.record_id,
@@ -272,8 +278,8 @@ def document_id(text: str) -> int:
 def _item(record_id: int, example: Example) -> Item:
     return Item(
         record_id=record_id,
-        input_ids=np.array(example.input_ids, dtype=np.int32),
-        loss_weights=np.array(example.loss_weights, dtype=np.float32),
+        input_ids=example.input_ids,
+        loss_weights=example.loss_weights,
         seq_lens=[len(example.input_ids)],
         document_ids=[],
     )

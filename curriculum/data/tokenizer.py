@@ -5,18 +5,22 @@
 
 import hashlib
 import json
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jinja2 import TemplateError, TemplateSyntaxError
+from jinja2 import TemplateSyntaxError
 
-from curriculum.config import Config, Model
-from curriculum.data.records import is_chat
-from curriculum.data.render import Unrenderable, chat_segments, tokenize
+from curriculum.config import Model
+from curriculum.data.default_template import default_template
+from curriculum.data.records import Chat, is_chat
+from curriculum.data.render import closing, renders, tokenize
 from curriculum.errors import UserError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
+
+_log = logging.getLogger(__name__)
 
 _FILE_PREFIXES = ("tokenizer", "special_tokens", "added_tokens", "chat_template", "vocab", "merges")
 
@@ -25,7 +29,8 @@ def load_tokenizer(model: Model) -> "PreTrainedTokenizerFast":
     """The fast tokenizer in `model.tokenizer`, or in `model.path` where that is null.
 
     `model.chat_template`, a Jinja text or a path that ends in `.jinja`, takes the place of the
-    tokenizer's own template. Raises `UserError`.
+    tokenizer's own template. A tokenizer that has neither gets `default_template`, and one line of
+    the log says so; it is saved with the model like any other. Raises `UserError`.
     """
     directory = _directory(model)
     from transformers import PreTrainedTokenizerFast  # imported late: a dry run needs none
@@ -38,20 +43,20 @@ def load_tokenizer(model: Model) -> "PreTrainedTokenizerFast":
     template = template_override(model)
     if template is not None:
         tokenizer.chat_template = template
+    if not tokenizer.chat_template:
+        tokenizer.chat_template = default_template(tokenizer)
+        _log.info("%s: no chat template; conversations use the default one", directory)
     _check_syntax(tokenizer)
     return tokenizer
 
 
 def _check_syntax(tokenizer: "PreTrainedTokenizerFast") -> None:
-    if tokenizer.chat_template:
-        try:
-            tokenizer.apply_chat_template([{"role": "user", "content": "a"}], tokenize=False)
-        except TemplateSyntaxError as error:
-            raise UserError(
-                f"model.chat_template: not valid Jinja, line {error.lineno}: {error.message}"
-            ) from None
-        except TemplateError:  # this exchange does not suit it; records may
-            return
+    try:  # that this exchange does not suit the template says nothing: records may
+        renders([Chat([{"role": "user", "content": "a"}])], tokenizer)
+    except TemplateSyntaxError as error:
+        raise UserError(
+            f"model.chat_template: not valid Jinja, line {error.lineno}: {error.message}"
+        ) from None
 
 
 def _directory(model: Model) -> Path:
@@ -101,14 +106,9 @@ def _is_file_name(template: str) -> bool:
     return template.endswith(".jinja") and "\n" not in template
 
 
-def check_chat_template(config: Config, tokenizer: "PreTrainedTokenizerFast") -> None:
-    """`UserError` that names the first phase whose task needs a chat template if there is none."""
-    for name, phase in config.plan.phases.items():
-        require_chat_template(name, phase.task, tokenizer)
-
-
 def require_chat_template(phase: str, task: str, tokenizer: "PreTrainedTokenizerFast") -> None:
-    """`UserError` if the task needs a chat template and the tokenizer has none."""
+    """`UserError` if the task needs a chat template and the tokenizer, which did not come from
+    `load_tokenizer`, has none."""
     if is_chat(task) and not tokenizer.chat_template:
         raise UserError(
             f"phase {phase}: task={task} needs a chat template, but the tokenizer has none; give "
@@ -133,12 +133,8 @@ def end_of_turn_ids(tokenizer: "PreTrainedTokenizerFast") -> set[int]:
     stops = set() if tokenizer.eos_token_id is None else {int(tokenizer.eos_token_id)}
     if not tokenizer.chat_template:
         return stops
-    content = "0123456789"  # occurs in no terminator
-    exchange = [{"role": "user", "content": content}, {"role": "assistant", "content": content}]
-    try:
-        segments = chat_segments(exchange, tokenizer, "assistant")
-    except Unrenderable:
+    end = closing(tokenizer)
+    if not end:
         return stops
-    turn = next(segment.text for segment in segments if segment.trained)
-    terminator = tokenize([turn.partition(content)[2]], tokenizer)[0]
+    (terminator,) = tokenize([end if end.isspace() else end.rstrip()], tokenizer)
     return stops | set(terminator) if len(terminator) == 1 else stops

@@ -18,9 +18,10 @@ import logging
 import os
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,12 +33,9 @@ from curriculum.data.chunks import (
     damage,
     read_manifest,
     remove_manifest,
-    write_chunk,
-    write_manifest,
 )
-from curriculum.data.examples import Item, build
-from curriculum.data.order import permutation
-from curriculum.data.pack import pack
+from curriculum.data.order import record_order
+from curriculum.data.preparation import ChunkMaker, Growth, Split, enough, grow
 from curriculum.data.records import is_chat
 from curriculum.data.sources import Source, digest, expand, stats
 from curriculum.data.tokenizer import require_chat_template, tokenizer_digest, tokenizer_files
@@ -48,29 +46,18 @@ from curriculum.files import locked, write_json
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-__all__ = ["Split", "Window", "WindowSet", "find", "prepare"]
-
-Split = Literal["train", "heldout"]
+__all__ = ["Split", "Wanted", "Window", "WindowSet", "find", "prepare", "prepare_all"]
 
 _log = logging.getLogger(__name__)
-_PROGRESS_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class _Request:
-    """What is to be prepared: the windows of one split of a phase, from files seen at `stats`."""
+class Wanted:
+    """At least `needed` training windows of a phase, None for all; of held-out data always all."""
 
-    config: Config
     phase: str
     split: Split
-    files: list[Path]
-    stats: list[list[str | int]]
-    tokenizer: "PreTrainedTokenizerFast"
-    needed: int | None
-
-    @property
-    def settings(self) -> Phase:
-        return self.config.plan.phases[self.phase]
+    needed: int | None = None
 
 
 class NoWindows(RunError):
@@ -84,43 +71,135 @@ def prepare(
     tokenizer: "PreTrainedTokenizerFast",
     needed: int | None,
 ) -> WindowSet:
-    """At least `needed` windows of a phase (None: all), or all there are if the source has fewer.
+    """`prepare_all` for one set."""
+    return prepare_all(config, [Wanted(phase, split, needed)], tokenizer)[0]
+
+
+def prepare_all(
+    config: Config, wanted: Sequence[Wanted], tokenizer: "PreTrainedTokenizerFast"
+) -> list[WindowSet]:
+    """The sets that are wanted, or all there is of a source that has fewer windows.
 
     `config` is scaled. Of several processes that ask at once, one prepares and the others wait.
     Raises `UserError` or `RunError` in one line: missing files, no chat template, bad records, a
     source that yields no window.
     """
-    settings = config.plan.phases[phase]
-    files = _files(config, phase, split)
-    _check_settings(phase, settings, tokenizer)
-    if split == "heldout":
-        needed = None
-    # Noted before contents are read, so that a later change of a file can only miss the pointer.
-    seen, pointer = stats(files), _pointer(config, phase, split, files)
-    inputs = _inputs(config, phase, split) | {
-        "source": digest(files, config.cache.dir),
+    places = [_locate(config, want, tokenizer) for want in wanted]
+    behind = {place.key: place for place in places if _behind(place)}
+    for place in places:  # several phases may share a set of held-out windows
+        if place.key in behind and _more(place.needed, behind[place.key].needed):
+            behind[place.key] = place
+    with ExitStack() as locks:
+        for key in sorted(behind):  # in one order everywhere, so that no two wait for each other
+            locks.enter_context(locked(behind[key].directory / ".lock"))
+        sets = [growth for place in behind.values() if (growth := _growth(config, place))]
+        if sets:
+            _grow(sets, config.data.workers or len(os.sched_getaffinity(0)))
+    return [_prepared(config, place) for place in places]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a wanted set lies, and what it is made of. `stats` were seen before any content."""
+
+    want: Wanted
+    needed: int | None
+    files: list[list[Path]]
+    stats: list[list[str | int]]
+    pointer: Path | None
+    inputs: dict[str, Any]
+    key: str
+    directory: Path
+    tokenizer: "PreTrainedTokenizerFast"
+
+
+def _locate(config: Config, want: Wanted, tokenizer: "PreTrainedTokenizerFast") -> _Place:
+    settings = config.plan.phases[want.phase]
+    files = _files(config, want.phase, want.split)
+    _check_settings(want.phase, settings, tokenizer)
+    flat = [file for group in files for file in group]
+    seen, pointer = stats(flat), _pointer(config, want.phase, want.split, flat)
+    inputs = _inputs(config, want.phase, want.split) | {
+        "source": digest(flat, config.cache.dir),
         "tokenizer": tokenizer_digest(tokenizer),
         "chat_template": tokenizer.chat_template if is_chat(settings.task) else None,
+        "groups": [len(group) for group in files] if settings.data.weights else None,
     }
     key = _hash(inputs)
     directory = Path(config.cache.dir) / "windows" / key
-    manifest = read_manifest(directory, key)
-    if manifest is None or not _enough(manifest, needed) or damage(directory, manifest):
-        with locked(directory / ".lock"):
-            manifest = _checked(directory, key) or Manifest(SCHEMA_VERSION, key, inputs, (), False)
-            if not _enough(manifest, needed):
-                request = _Request(config, phase, split, files, seen, tokenizer, needed)
-                manifest = _extend(directory, manifest, request)
-                _log_counts(manifest, phase, split)
+    needed = want.needed if want.split == "train" else None
+    return _Place(want, needed, files, seen, pointer, inputs, key, directory, tokenizer)
+
+
+def _behind(place: _Place) -> bool:
+    manifest = read_manifest(place.directory, place.key)
+    return (
+        manifest is None
+        or not enough(manifest, place.needed)
+        or damage(place.directory, manifest) is not None
+    )
+
+
+def _more(one: int | None, other: int | None) -> bool:
+    return other is not None and (one is None or one > other)
+
+
+def _growth(config: Config, place: _Place) -> Growth | None:
+    """What is still to be made of a set that this process has locked; None if nothing is."""
+    manifest = _checked(place.directory, place.key)
+    if manifest is not None and enough(manifest, place.needed):
+        return None
+    settings, train = config.plan.phases[place.want.phase], place.want.split == "train"
+    source = Source([file for group in place.files for file in group], config.cache.dir)
+    rows = np.arange(len(source))
+    if train:
+        each = iter(source.counts)
+        counts = [sum(next(each) for _ in group) for group in place.files]
+        data = settings.data
+        rows = record_order(counts, data.weights, data.on_exhausted, config.seed, place.want.phase)
+    maker = ChunkMaker(
+        place.directory, place.key, source, rows, 0, config.data.max_record_bytes,
+        place.want.phase, place.want.split, settings, config.seed, place.tokenizer,
+    )  # fmt: skip
+    if manifest is None:
+        size = config.data.chunk_records or maker.records_of(config.data.chunk_windows)
+        manifest = Manifest(SCHEMA_VERSION, place.key, place.inputs, size, (), False)
+    maker = replace(maker, chunk_records=manifest.chunk_records)
+    return Growth(maker, manifest, place.needed, place.stats)
+
+
+def _grow(sets: Sequence[Growth], workers: int) -> None:
+    before = sum(_tokens(one.manifest) for one in sets)
+    began = time.monotonic()
+    grow(sets, workers)
+    for one in sets:
+        _log_counts(one.manifest, one.maker.phase, one.maker.split)
+    seconds, tokens = time.monotonic() - began, sum(_tokens(one.manifest) for one in sets) - before
+    _log.info(
+        "prepared %d set(s) of windows: %s tokens in %.1f s, %s a second",
+        len(sets), f"{tokens:,}", seconds, f"{tokens / seconds:,.0f}",
+    )  # fmt: skip
+
+
+def _tokens(manifest: Manifest) -> int:
+    return sum(chunk.tokens for chunk in manifest.chunks)
+
+
+def _prepared(config: Config, place: _Place) -> WindowSet:
+    """A finished set, noted under the files that it was made of. `NoWindows` if it is empty."""
+    manifest = read_manifest(place.directory, place.key)
+    if manifest is None:
+        raise RunError(f"{place.directory}: was removed while it was prepared; start again")
+    phase = place.want.phase
     if not manifest.windows:
         counted = total([chunk.drops for chunk in manifest.chunks])
         reasons = ", ".join(f"{reason}: {count}" for reason, count in counted.items())
         raise NoWindows(
-            f"phase {phase}: no window came of the {split} source ({reasons or 'no records'}); "
-            f"see plan.phases.{phase}.seq_len and .data"
+            f"phase {phase}: no window came of the {place.want.split} source "
+            f"({reasons or 'no records'}); see plan.phases.{phase}.seq_len and .data"
         )
-    _note(pointer, key)
-    return WindowSet(directory, manifest, config.seed, phase)
+    _note(place.pointer, place.key)
+    return WindowSet(place.directory, manifest, config.seed, phase)
 
 
 def find(config: Config, phase: str, split: Split) -> WindowSet | None:
@@ -146,10 +225,11 @@ def find(config: Config, phase: str, split: Split) -> WindowSet | None:
 
 def _patterns(config: Config, phase: str, split: Split) -> list[str]:
     data = config.plan.phases[phase].data
-    return data.sources if split == "train" else data.heldout
+    return data.patterns if split == "train" else data.heldout
 
 
-def _files(config: Config, phase: str, split: Split) -> list[Path]:
+def _files(config: Config, phase: str, split: Split) -> list[list[Path]]:
+    """The files of each pattern, a file under the first one that names it."""
     option = f"plan.phases.{phase}.data.{'sources' if split == 'train' else 'heldout'}"
     patterns = _patterns(config, phase, split)
     if not patterns:
@@ -157,7 +237,14 @@ def _files(config: Config, phase: str, split: Split) -> list[Path]:
     files, missing = expand(patterns)
     if missing:
         raise RunError(f"{option}: no file matches {', '.join(missing)} (from {os.getcwd()})")
-    return files
+    groups = [[file for file in expand([pattern])[0] if file in files] for pattern in patterns]
+    for place, group in enumerate(groups):
+        for later in groups[place + 1 :]:
+            twice = [file for file in group if file in later]
+            if twice and config.plan.phases[phase].data.weights:
+                raise UserError(f"{option}: two weighted sources name {twice[0]}")
+            later[:] = [file for file in later if file not in group]
+    return groups
 
 
 def _check_settings(phase: str, settings: Phase, tokenizer: "PreTrainedTokenizerFast") -> None:
@@ -179,19 +266,22 @@ def _inputs(config: Config, phase: str, split: Split) -> dict[str, Any]:
         "seq_len": settings.seq_len,
         "packed": settings.packing != "none" and settings.task != "retrieval",
         "on_bad_record": data.on_bad_record,
+        "strict": data.strict,
         "on_over_long": data.on_over_long,
         "on_unstable": data.on_unstable,
         "loss_on": data.loss_on,
         "documents": settings.retrieval.documents if settings.retrieval else None,
-        "chunk_records": config.data.chunk_records,
+        "chunks": [config.data.chunk_records, config.data.chunk_windows],
+        "max_record_bytes": config.data.max_record_bytes,
     }
-    # The held-out order depends on neither, so phases and seeds share a set.
-    order = {"seed": config.seed, "phase": phase} if split == "train" else {}
-    return shared | order
-
-
-def _enough(manifest: Manifest, needed: int | None) -> bool:
-    return manifest.exhausted or (needed is not None and manifest.windows >= needed)
+    # The held-out order depends on none of these, so phases and seeds share a set.
+    order = {
+        "seed": config.seed,
+        "phase": phase,
+        "weights": data.weights,
+        "on_exhausted": data.on_exhausted if data.weights else None,
+    }
+    return shared | (order if split == "train" else {})
 
 
 def _checked(directory: Path, key: str) -> Manifest | None:
@@ -207,38 +297,6 @@ def _checked(directory: Path, key: str) -> Manifest | None:
     return None
 
 
-def _extend(directory: Path, manifest: Manifest, request: _Request) -> Manifest:
-    """Prepare further chunks until there are enough windows or no records; commit each one."""
-    source, seed, phase = Source(request.files), request.config.seed, request.phase
-    train, size = request.split == "train", request.config.data.chunk_records
-    rows = permutation(len(source), seed, phase) if train else np.arange(len(source))
-    shown = time.monotonic()
-    while not _enough(manifest, request.needed):
-        index = len(manifest.chunks)
-        part = rows[index * size : (index + 1) * size].tolist()
-        items, report = build(source, part, phase, request.settings, request.tokenizer)
-        windows = _arranged(items, request.settings)
-        if train:
-            order = permutation(len(windows), seed, phase, "chunk", index)
-            windows = [windows[place] for place in order]
-        if stats(source.files) != request.stats:
-            raise RunError(
-                f"phase {phase}: a file of the {request.split} source changed while it was read; "
-                "start again once it is complete"
-            )
-        info = write_chunk(directory, index, manifest.key, windows, len(part), report)
-        read = index * size + len(part)
-        manifest = replace(manifest, chunks=(*manifest.chunks, info), exhausted=read == len(source))
-        write_manifest(directory, manifest)
-        if time.monotonic() - shown > _PROGRESS_SECONDS:
-            shown = time.monotonic()
-            _log.info(
-                "phase %s: %s: %d windows of %s, %d records of %d read",
-                phase, request.split, manifest.windows, request.needed or "all", read, len(source),
-            )  # fmt: skip
-    return manifest
-
-
 def _log_counts(manifest: Manifest, phase: str, split: Split) -> None:
     """One line a reason for what was left out or changed, with where it was first seen."""
     places: dict[str, list[str]] = {}
@@ -250,19 +308,6 @@ def _log_counts(manifest: Manifest, phase: str, split: Split) -> None:
         _log.warning("phase %s: %s: left out: %d x %s, e.g. %s", phase, split, count, reason, first)
     for reason, count in total([chunk.cuts for chunk in manifest.chunks]).items():
         _log.info("phase %s: %s: changed: %d x %s", phase, split, count, reason)
-
-
-def _arranged(items: Sequence[Item], settings: Phase) -> list[list[Item]]:
-    """Examples laid into windows, windows in the order of their first example.
-
-    That order matters for held-out data, of which probes may use the first windows only: the
-    order of packing would put the longest examples there.
-    """
-    if settings.packing == "none" or settings.task == "retrieval":
-        return [[item] for item in items]
-    lengths = np.array([len(item.input_ids) for item in items], dtype=np.int64)
-    bins = sorted(np.sort(indices).tolist() for indices in pack(lengths, settings.seq_len))
-    return [[items[index] for index in indices] for indices in bins]
 
 
 def _note(pointer: Path | None, key: str) -> None:

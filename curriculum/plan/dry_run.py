@@ -2,12 +2,12 @@
 
 import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from curriculum.config import Config
+from curriculum.finding import Finding
 from curriculum.plan.budget import Budget, PhaseBudget
-from curriculum.plan.checks import Finding
 from curriculum.plan.scale import shown
 
 
@@ -50,7 +50,7 @@ class DryRun:
             "plan": self.plan,
             "profile": self.profile,
             **self.budget.to_json(),
-            "findings": [asdict(finding) for finding in self.findings],
+            "findings": [finding.to_json() for finding in self.findings],
         }
 
     def table(self, width: int = 100) -> str:

@@ -41,7 +41,7 @@ def phase_keys(
                 "rates": _rates(config, name),
                 "data": data[name],
                 "tokenizer": tokenizer,
-                "chunk_records": config.data.chunk_records,
+                "chunks": [config.data.chunk_records, config.data.chunk_windows],
                 "optim": {k: v for k, v in asdict(config.optim).items() if k != "lr"},
                 "dtype": config.engine.dtype,
                 "seed": config.seed,
@@ -61,6 +61,7 @@ def _numeric(phase: Phase) -> dict[str, Any]:
     values["data"] = {
         k: v for k, v in values["data"].items() if k not in ("sources", "heldout", "on_short")
     }
+    values["data"]["weights"] = phase.data.weights
     return values
 
 

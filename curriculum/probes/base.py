@@ -102,13 +102,15 @@ class Absent:
 
 @dataclass(frozen=True)
 class Heldout:
-    """The held-out records of one phase. `reason` says why there are none."""
+    """The held-out records of one phase. `reason` says why there are none; `cache_dir` is where
+    files of other formats are unpacked."""
 
     phase: str
     settings: Phase
     objective: str
     files: tuple[Path, ...]
     reason: str | None
+    cache_dir: str
 
     def absent(self, kind: str, reason: str) -> Absent:
         return Absent(probe_name(self.phase, kind), self.phase, kind, self.objective, reason)
@@ -148,7 +150,7 @@ def heldout_sets(config: Config, objectives: Collection[str]) -> list[Heldout]:
             key = (objective, phase.task, phase.seq_len, tuple(data.heldout), same)
         if key not in found:
             files, reason = _files(data.heldout)
-            found[key] = Heldout(name, phase, objective, files, reason)
+            found[key] = Heldout(name, phase, objective, files, reason, config.cache.dir)
     return list(found.values())
 
 
@@ -170,16 +172,16 @@ def _is_blank(path: Path) -> bool:
 
 
 def read_records(held: Heldout, limit: int | None = None) -> Iterator[tuple[str, Record]]:
-    """(`file:line`, record) of the held-out files, `limit` of them evenly spread (None: all).
+    """(address, record) of the held-out files, `limit` of them evenly spread (None: all).
 
     A bad record is skipped and told where the phase says `on_bad_record: skip`, else a `RunError`.
     """
-    source = Source(held.files)
-    skipped = 0
+    source = Source(held.files, held.cache_dir)
+    skipped, strict = 0, held.settings.data.strict
     for index in spread(len(source), limit):
         address, line = source[index]
         try:
-            yield str(address), parse(held.settings.task, line, address)
+            yield str(address), parse(held.settings.task, line, address, strict=strict)
         except BadRecord as error:
             if held.settings.data.on_bad_record != "skip":
                 raise RunError(f"{held.phase}, held-out data: {error}") from None

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from curriculum.config import Config, Model
 from curriculum.data.abstention import is_abstention
-from curriculum.data.records import QA, ChatRecord, is_chat, to_messages
-from curriculum.data.render import Unrenderable, prompt_ids
+from curriculum.data.records import QA, ChatRecord, is_chat, to_chat
+from curriculum.data.render import LossOn, Unrenderable, prompt_ids, trained_turns
 from curriculum.data.tokenizer import end_of_turn_ids
 from curriculum.probes.base import (
     Evaluator,
@@ -125,7 +125,8 @@ def _prompts(
     over_long = skipped = 0
     for record_id, record in read_records(held, limit):
         try:
-            prompt = build_prompt(record_id, record, tokenizer)
+            data = held.settings.data
+            prompt = build_prompt(record_id, record, tokenizer, data.loss_on, data.on_unstable)
         except Unrenderable:
             prompt = None
         if prompt is None:
@@ -138,21 +139,25 @@ def _prompts(
 
 
 def build_prompt(
-    record_id: str, record: ChatRecord, tokenizer: "PreTrainedTokenizerFast"
+    record_id: str,
+    record: ChatRecord,
+    tokenizer: "PreTrainedTokenizerFast",
+    loss_on: LossOn = "assistant",
+    on_unstable: str = "refuse",
 ) -> Prompt | None:
     """The record up to its last assistant turn, as in training; None if it has none with text."""
-    messages = to_messages(record)
-    turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
-    if not turns or turns[-1] == 0 or not messages[turns[-1]]["content"].strip():
+    chat = to_chat(record)
+    turns = trained_turns(chat, "last_assistant")
+    target = chat.messages[turns[-1]].get("content", "") if turns else ""
+    if not turns or turns[-1] == 0 or not target.strip():
         return None
-    before, target = messages[: turns[-1]], messages[turns[-1]]["content"]
     answerable, reasoning = None, False
     if isinstance(record, QA):
         given = record.answerable
         answerable = not is_abstention(record.answer) if given is None else given
         reasoning = bool(record.reasoning)
-    excerpt = before[-1]["content"][:_EXCERPT]
-    ids = prompt_ids(before, tokenizer)
+    excerpt = chat.messages[turns[-1] - 1].get("content", "")[:_EXCERPT]
+    ids = prompt_ids(chat, tokenizer, loss_on, on_unstable)
     return Prompt(record_id, excerpt, ids, target, answerable, reasoning)
 
 

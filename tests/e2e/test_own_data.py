@@ -157,6 +157,7 @@ def edited(own: Path, tmp_path: Path, phase: str, line: str, split: str = "train
     return [
         *("data.root=" + str(root) if a.startswith("data.root=") else a for a in arguments(own)),
         f"cache.dir={tmp_path}/cache",
+        "data.chunk_records=240",  # every record is read, whatever the phase needs
         f"run.dir={tmp_path}/run",
     ]
 
@@ -193,17 +194,34 @@ def test_a_phase_that_asks_for_more_than_there_is(own: Path) -> None:
     assert "1200" in result.stdout  # what 120000 x 0.01 steps of one window need
 
 
-def test_a_tokenizer_without_template_is_refused_before_the_model(
-    own: Path, tmp_path: Path
-) -> None:
-    bare = tmp_path / "model"
+def _without_template(own: Path, directory: Path) -> list[str]:
+    """Arguments for a copy of the model that lacks its template and whose weights are broken."""
+    bare = directory / "model"
     bare.mkdir()
     for file in (own / "model").iterdir():
         if file.name != "chat_template.jinja":
             (bare / file.name).write_bytes(file.read_bytes())
     (bare / "model.safetensors").write_bytes(b"broken: must not be read")
     words = [a.replace("path=model", f"path={bare}") for a in arguments(own)]
-    words += [f"run.dir={tmp_path}/run"]
+    return [*words, f"run.dir={directory}/run"]
+
+
+def test_a_tokenizer_without_template_gets_the_default_one_and_says_so(
+    own: Path, tmp_path: Path
+) -> None:
+    words = _without_template(own, tmp_path)
+    result = curriculum("data", "show", "rag_qa", *words[1:], cwd=own)
+    assert result.returncode == 0, result.stderr
+    assert "no chat template; conversations use the default one" in result.stderr
+    assert "Assistant:\n\u27e6" in result.stdout
+
+
+def test_a_tokenizer_without_template_and_end_of_text_is_refused_before_the_model(
+    own: Path, tmp_path: Path
+) -> None:
+    words = _without_template(own, tmp_path)
+    file = tmp_path / "model" / "tokenizer_config.json"
+    settings = json.loads(file.read_text())
+    file.write_text(json.dumps({k: v for k, v in settings.items() if k != "eos_token"}))
     message = one_error(curriculum(*words, cwd=own))
-    assert "rag_qa" in message
-    assert "model.chat_template" in message
+    assert "eos_token" in message and "model.chat_template" in message

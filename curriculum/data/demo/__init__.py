@@ -19,6 +19,7 @@ import orjson
 
 from curriculum.data.abstention import assign
 from curriculum.data.demo import tasks, texts
+from curriculum.data.demo.abstentions import BANK
 from curriculum.data.demo.tokenizer import train_tokenizer
 from curriculum.data.demo.world import World, make_world
 from curriculum.errors import UserError
@@ -154,7 +155,7 @@ def _draws(data: PhaseData, rng: random.Random, count: int, split: str) -> list[
     if data.kind == "qa":
         # A tenth of a held-out set would be too few abstentions to measure.
         missing = round(count * (data.options[0] if split == "train" else 0.25))
-        slots: list[str | None] = [*assign(missing, rng), *[None] * (count - missing)]
+        slots: list[str | None] = [*assign(missing, rng, BANK), *[None] * (count - missing)]
         rng.shuffle(slots)
         return [_qa_draw(paraphrase) for paraphrase in slots]
     if data.kind == "messages":
@@ -172,7 +173,7 @@ def _draws(data: PhaseData, rng: random.Random, count: int, split: str) -> list[
         draws = [_chat_draw(basic[number % len(basic)]) for number in range(count)]
         # a few abstentions, so that the base has heard of them: every 64th question
         asked = [number for number in range(count) if basic[number % len(basic)] is answered][::64]
-        for number, paraphrase in zip(asked, assign(len(asked), rng), strict=True):
+        for number, paraphrase in zip(asked, assign(len(asked), rng, BANK), strict=True):
             draws[number] = _chat_draw(_qa_draw(paraphrase))
         return draws
     return [getattr(tasks, data.kind)] * count

@@ -5,13 +5,13 @@ severity `ignored`: they stay visible and no longer stop anything.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
+from curriculum.finding import Finding, ranked
+from curriculum.plan.checks.context import CheckContext
 from curriculum.plan.checks.data_missing import data_missing
 from curriculum.plan.checks.data_short import data_short
 from curriculum.plan.checks.decay_on_replay import decay_on_replay
 from curriculum.plan.checks.ends_on_replay import ends_on_replay
-from curriculum.plan.checks.finding import CheckContext, Finding
 from curriculum.plan.checks.init_missing import init_missing
 from curriculum.plan.checks.phase_share import phase_share
 from curriculum.plan.checks.replay_share import replay_share
@@ -34,14 +34,10 @@ CHECKS: tuple[Callable[[CheckContext], Iterable[Finding]], ...] = (
     data_short,
 )
 
-__all__ = ["CHECKS", "CheckContext", "Finding", "run_checks"]
+__all__ = ["CHECKS", "CheckContext", "run_checks"]
 
 
 def run_checks(context: CheckContext) -> list[Finding]:
     """All findings: errors first, then warnings, then the ignored ones."""
-    ignored = context.config.checks.ignore
-    found = [finding for check in CHECKS for finding in check(context)]
-    found = [replace(f, severity="ignored") if f.code in ignored else f for f in found]
-    return sorted(
-        found, key=lambda finding: ("error", "warning", "ignored").index(finding.severity)
-    )
+    found = (finding for check in CHECKS for finding in check(context))
+    return ranked(found, context.config.checks.ignore)

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from curriculum.config import UNKNOWN_ROOT
-from curriculum.plan.checks.finding import CheckContext, Finding
+from curriculum.finding import Finding
+from curriculum.plan.checks.context import CheckContext
 
 
 def data_missing(context: CheckContext) -> Iterator[Finding]:

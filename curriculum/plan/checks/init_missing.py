@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from curriculum.plan.checks.finding import CheckContext, Finding
+from curriculum.finding import Finding
+from curriculum.plan.checks.context import CheckContext
 
 
 def init_missing(context: CheckContext) -> Iterator[Finding]:

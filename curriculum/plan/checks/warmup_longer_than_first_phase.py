@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from curriculum.plan.checks.finding import CheckContext, Finding
+from curriculum.finding import Finding
+from curriculum.plan.checks.context import CheckContext
 
 
 def warmup_longer_than_first_phase(context: CheckContext) -> Iterator[Finding]:

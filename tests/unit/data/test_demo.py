@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from curriculum.data import demo
-from curriculum.data.abstention import BANK, is_abstention
+from curriculum.data.abstention import is_abstention
+from curriculum.data.demo.abstentions import BANK
 from curriculum.errors import UserError
 
 CORRECTIVE = [

@@ -24,7 +24,7 @@ FRAME = (1 + 5) + (1 + 1) + (1 + 10) + (1 + 1)
 def _build(tmp_path, rows, task="qa", tokenizer=TOKENIZER, **options):
     file = write_jsonl(tmp_path / "train.jsonl", rows)
     config = config_for(tmp_path, task, **options)
-    source = Source([file])
+    source = Source([file], tmp_path / "cache")
     return build(source, range(len(source)), "one", config.plan.phases["one"], tokenizer)
 
 
@@ -57,6 +57,7 @@ def test_passages_are_shortened_from_the_last_and_all_else_is_kept(tmp_path):
     )  # fmt: skip
     assert sum(items[0].loss_weights) == len("there") + 1
     assert report.cuts == {"source shortened": 1} and not report.drops
+    assert report.cut_at == {"source shortened": [f"{tmp_path}/train.jsonl:1"]}
 
 
 @pytest.mark.parametrize(
@@ -119,10 +120,14 @@ def test_records_without_trained_tokens_are_counted_with_their_place(tmp_path):
         {"messages": [{"role": "user", "content": "u"}]},
         {"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]},
     ]
-    items, report = _build(tmp_path, rows, "messages")
+    items, report = _build(tmp_path, rows, "messages", on_bad_record="skip")
     assert [item.record_id for item in items] == [1]
     assert report.drops == {"no trained tokens": 1}
     assert report.dropped_at == {"no trained tokens": [f"{tmp_path}/train.jsonl:1"]}
+    with pytest.raises(RunError, match=r"train\.jsonl:1: no assistant turn"):
+        _build(tmp_path, rows, "messages")
+    items, _ = _build(tmp_path, rows, "messages", loss_on="all")
+    assert [item.record_id for item in items] == [0, 1]
 
 
 def test_bad_records_are_listed_in_order_up_to_twenty(tmp_path):
@@ -232,7 +237,11 @@ def test_unescaped_line_marks_reach_the_tokenizer(tmp_path):
     )
     config = config_for(tmp_path)
     items, _ = build(
-        Source([tmp_path / "train.jsonl"]), [0], "one", config.plan.phases["one"], TOKENIZER
+        Source([tmp_path / "train.jsonl"], tmp_path),
+        [0],
+        "one",
+        config.plan.phases["one"],
+        TOKENIZER,
     )
     assert decode(TOKENIZER, items[0].input_ids) == text + "<eos>"
 

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from curriculum.data.order import permutation, window_index
+from curriculum.data.order import permutation, record_order, window_index
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 10, 1000])
@@ -64,3 +64,41 @@ def test_the_tail_after_any_position_is_that_of_the_uninterrupted_run(stop):
 def test_no_window_of_an_empty_set():
     with pytest.raises(ValueError, match="no window at position 0 of a set of 0"):
         window_index(0, 0, 1, "p")
+
+
+class TestWeightedSources:
+    COUNTS, WEIGHTS = [1000, 100, 50], [0.7, 0.2, 0.1]
+
+    def _kinds(self, rows):
+        return np.searchsorted(np.cumsum(self.COUNTS), rows, side="right")
+
+    def test_without_weights_it_is_a_permutation_of_everything(self):
+        rows = record_order([3, 4], None, "stop", 1, "a")
+        assert rows.tolist() == permutation(7, 1, "a").tolist()
+
+    def test_stop_ends_with_the_first_source_that_is_used_up(self):
+        rows = record_order(self.COUNTS, self.WEIGHTS, "stop", 1, "a")
+        # 50 / 0.1 and 100 / 0.2 both last for 500 records
+        assert np.bincount(self._kinds(rows)).tolist() == [350, 100, 50]
+        assert len(set(rows.tolist())) == 500
+
+    def test_repeat_goes_on_until_the_last_source_is_used_up(self):
+        rows = record_order(self.COUNTS, self.WEIGHTS, "repeat", 1, "a")
+        # 1000 / 0.7 records: 20% of them from a source of 100, 10% from one of 50
+        assert np.bincount(self._kinds(rows)).tolist() == [1000, 286, 143]
+        seen = np.bincount(rows, minlength=1150)
+        assert (seen[:1000] == 1).all()
+        assert set(seen[1000:1100].tolist()) == {2, 3}
+        assert set(seen[1100:].tolist()) == {2, 3}
+
+    def test_every_stretch_holds_the_sources_in_proportion(self):
+        rows = record_order(self.COUNTS, self.WEIGHTS, "repeat", 1, "a")
+        for start in range(0, 1400, 100):
+            shares = np.bincount(self._kinds(rows[start : start + 100]), minlength=3)
+            assert np.abs(shares - [70, 20, 10]).max() <= 2
+
+    def test_weights_are_relative_and_the_order_depends_on_the_seed(self):
+        rows = record_order(self.COUNTS, self.WEIGHTS, "stop", 1, "a").tolist()
+        assert record_order(self.COUNTS, [7.0, 2.0, 1.0], "stop", 1, "a").tolist() == rows
+        assert record_order(self.COUNTS, self.WEIGHTS, "stop", 2, "a").tolist() != rows
+        assert record_order(self.COUNTS, self.WEIGHTS, "stop", 1, "b").tolist() != rows

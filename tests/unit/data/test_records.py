@@ -86,7 +86,12 @@ def test_qa_without_passages_and_with_reasoning():
         ),
         (
             "messages",
-            {"messages": [{"role": "user", "content": "u", "x": 1}, {"role": "tool"}]},
+            {
+                "messages": [
+                    {"role": "user", "content": "u", "x": 1},
+                    {"role": "tool", "content": ""},
+                ]
+            },
             [("user", "u"), ("tool", "")],
         ),
     ],
@@ -94,14 +99,6 @@ def test_qa_without_passages_and_with_reasoning():
 def test_messages_of_chat_tasks(task, values, expected):
     messages = to_messages(_parse(task, **values))
     assert messages == [{"role": role, "content": content} for role, content in expected]
-
-
-def test_tool_calls_pass_through():
-    call = {"type": "function", "function": {"name": "f", "arguments": {}}}
-    turns = [{"role": "assistant", "content": None, "tool_calls": [call]}]
-    assert to_messages(_parse("messages", messages=turns)) == [
-        {"role": "assistant", "content": "", "tool_calls": [call]}
-    ]
 
 
 def test_text_keeps_every_character():
@@ -117,7 +114,8 @@ def test_text_keeps_every_character():
         ("qa", {"question": 5, "answer": "a"}, "question", "valid string"),
         ("qa", {"question": "q", "answer": "a", "passages": ["p", ""]}, "passages[1]", "empty"),
         ("qa", {"question": "q", "answer": "a", "answerable": "no"}, "answerable", "boolean"),
-        ("text", {"text": None}, "text", "valid string"),
+        ("text", {"text": None}, "text", "required, but null"),
+        ("qa", {"question": "q", "answer": None, "x": None}, "answer", "required, but null"),
         ("messages", {"messages": []}, "messages", "at least 1"),
         ("messages", {"messages": [{"role": "bot", "content": "x"}]}, "messages[0].role", "user"),
         (
@@ -129,7 +127,7 @@ def test_text_keeps_every_character():
         ("prompt_completion", {"prompt": 3, "completion": "c"}, "prompt", "string"),
         (
             "prompt_completion",
-            {"prompt": [{"role": "user"}, {"content": "x"}], "completion": "c"},
+            {"prompt": [{"role": "user", "content": "u"}, {"content": "x"}], "completion": "c"},
             "prompt[1].role",
             "required",
         ),
@@ -202,4 +200,8 @@ def test_unknown_task_lists_the_valid_ones():
 
 
 def test_chat_tasks_are_those_with_a_conversation():
-    assert {task for task in RECORDS if not is_chat(task)} == {"text", "retrieval"}
+    assert {task for task in RECORDS if not is_chat(task)} == {
+        "text",
+        "retrieval",
+        "choice",
+    }

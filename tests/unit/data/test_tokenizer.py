@@ -3,19 +3,21 @@
 import pytest
 from data_builders import (
     CHATML,
+    GEMMA,
     LLAMA3,
     PLAIN_NEWLINE,
+    QWEN3,
     THINK_PROMPT,
+    bpe_tokenizer,
     byte_tokenizer,
-    config_for,
 )
 
 from curriculum.config import Model
 from curriculum.data.render import render_text, tokenize
 from curriculum.data.tokenizer import (
-    check_chat_template,
     end_of_turn_ids,
     load_tokenizer,
+    require_chat_template,
     tokenizer_digest,
 )
 from curriculum.errors import UserError
@@ -54,6 +56,21 @@ def test_limits_saved_with_the_tokenizer_cut_and_pad_nothing(tmp_path):
     assert len(render_text("abcdefghij", loaded).input_ids) == 11
 
 
+@pytest.mark.parametrize("make", [byte_tokenizer, bpe_tokenizer])
+@pytest.mark.parametrize("special", [False, True])
+def test_texts_are_cut_into_the_tokens_that_transformers_gives(make, special):
+    tokenizer = make(bos=True)
+    texts = ["user: hello there\n", "", "<|im_end|> ünïcode €", "a" * 50] * 300
+    assert (
+        tokenize(texts, tokenizer, special)
+        == (tokenizer(texts, add_special_tokens=special, verbose=False)["input_ids"])
+    )
+    tokenizer.split_special_tokens = True
+    spelt = tokenize(["<|im_end|>"], tokenizer)
+    assert spelt == tokenizer(["<|im_end|>"], add_special_tokens=False)["input_ids"]
+    assert len(spelt[0]) > 1
+
+
 def test_template_override_by_text_and_by_file(tmp_path):
     byte_tokenizer(None).save_pretrained(tmp_path)
     file = tmp_path / "own.jinja"
@@ -88,13 +105,13 @@ def test_what_cannot_be_loaded_is_one_clear_line(tmp_path, make, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_template_names_phase_and_option_and_spares_phases_without_chat(tmp_path):
+def test_a_missing_template_names_phase_and_option_and_spares_phases_without_chat():
     bare = byte_tokenizer(None)
     with pytest.raises(UserError, match=r"phase rag: task=qa .*model\.chat_template"):
-        check_chat_template(config_for(tmp_path, "qa", phase="rag"), bare)
+        require_chat_template("rag", "qa", bare)
     for task in ("text", "retrieval"):
-        check_chat_template(config_for(tmp_path, task), bare)
-    check_chat_template(config_for(tmp_path, "qa"), byte_tokenizer())
+        require_chat_template("one", task, bare)
+    require_chat_template("one", "qa", byte_tokenizer())
 
 
 def test_digest_ignores_use_and_template_but_not_vocabulary_or_eos():
@@ -116,7 +133,10 @@ def test_digest_ignores_use_and_template_but_not_vocabulary_or_eos():
         (LLAMA3, {"<|eot|>", "<eos>"}),
         (CHATML.replace("<|im_end|>", "</assistant>"), {"<eos>"}),  # many tokens
         (PLAIN_NEWLINE, {"Ċ", "<eos>"}),  # a line feed, as byte-level vocabularies spell it
-        (THINK_PROMPT, {"<eos>"}),  # unstable: nothing is guessed
+        (THINK_PROMPT, {"<|im_end|>", "<eos>"}),  # what it writes is known, stable or not
+        ("{{ raise_exception('no') }}", {"<eos>"}),
+        (QWEN3, {"<|im_end|>", "<eos>"}),
+        (GEMMA, {"<end_of_turn>", "<eos>"}),
         (None, {"<eos>"}),
     ],
 )

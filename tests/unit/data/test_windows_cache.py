@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from data_builders import CHATML, LLAMA3, byte_tokenizer, config_for, write_jsonl
 
-from curriculum.data import chunks, sources, windows
+from curriculum.data import chunks, preparation, sources, windows
 from curriculum.data.chunks import Manifest, damage, read_manifest
 from curriculum.data.windows import WindowSet, find, prepare
 from curriculum.errors import RunError
@@ -147,7 +147,7 @@ class TestFind:
         def fail(*_args, **_options):
             raise AssertionError("content was read")
 
-        monkeypatch.setattr(sources.hashlib, "file_digest", fail)
+        monkeypatch.setattr(sources.files.hashlib, "file_digest", fail)
         monkeypatch.setattr(windows, "Source", fail)
         monkeypatch.setattr(windows, "tokenizer_digest", fail)
         assert find(config, "one", "train") is not None
@@ -217,14 +217,14 @@ def test_a_killed_preparation_leaves_nothing_that_looks_finished(tmp_path, syncs
 
 
 def _prepare_and_record(config, start, log: Path, results) -> None:
-    real = windows.write_chunk
+    real = preparation.write_chunk
 
     def write_chunk(directory, index, *rest):
         with log.open("a") as handle:
             handle.write(f"{index}\n")
         return real(directory, index, *rest)
 
-    windows.write_chunk = write_chunk
+    preparation.write_chunk = write_chunk
     start.wait()
     prepared = prepare(config, "one", "train", TOKENIZER, None)
     results.put([prepared[i].record_ids.tolist() for i in range(len(prepared))])
@@ -278,7 +278,8 @@ def test_a_chunk_with_another_number_of_windows_is_refused(tmp_path):
     _texts(tmp_path)
     prepared = prepare(_config(tmp_path), "one", "train", TOKENIZER, 1)
     values = prepared.manifest.chunks[0].__dict__ | {"windows": len(prepared) + 1}
-    wrong = Manifest(1, prepared.manifest.key, {}, (chunks.ChunkInfo(**values),), False)
+    listed = (chunks.ChunkInfo(**values),)
+    wrong = Manifest(chunks.SCHEMA_VERSION, prepared.manifest.key, {}, 10, listed, False)
     cause = damage(prepared.directory, wrong)
     assert cause is not None
     assert f"holds {len(prepared)} windows, but the manifest says {len(prepared) + 1}" in cause
@@ -311,14 +312,14 @@ def test_an_unreadable_manifest_counts_as_none(tmp_path, text):
 
 def test_a_source_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):
     file = _texts(tmp_path)
-    real = windows.build
+    real = preparation.build
 
     def build(*args):
         with file.open("a") as handle:
             handle.write('{"text": "late"}\n')
         return real(*args)
 
-    monkeypatch.setattr(windows, "build", build)
+    monkeypatch.setattr(preparation, "build", build)
     with pytest.raises(RunError, match="train source changed while it was read"):
         prepare(_config(tmp_path), "one", "train", TOKENIZER, None)
 

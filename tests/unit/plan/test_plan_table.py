@@ -3,8 +3,8 @@
 import pytest
 from plan_builders import config, corrective, phase, schedule
 
+from curriculum.finding import Finding
 from curriculum.plan.budget import WindowCount, plan_budget
-from curriculum.plan.checks import Finding
 from curriculum.plan.dry_run import DryRun
 from curriculum.plan.scale import scaled
 

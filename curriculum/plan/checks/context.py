@@ -1,22 +1,10 @@
-"""What a check sees and what it says."""
+"""What a check of a plan sees."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from curriculum.config import Config
 from curriculum.plan.budget import Budget, PhaseBudget
-
-
-@dataclass(frozen=True)
-class Finding:
-    """`code` is stable; the message carries the figures and the remedy says what to do."""
-
-    code: str
-    severity: Literal["error", "warning", "ignored"]
-    phase: str | None
-    message: str
-    remedy: str
 
 
 @dataclass(frozen=True)

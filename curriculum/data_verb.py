@@ -1,0 +1,92 @@
+"""The verb `data`: what is wrong with a plan's data, how it is trained on, and how to mend it.
+
+    data audit +plan=NAME [--config-dir DIR] [KEY=VALUE ...]
+    data show PHASE [N] +plan=NAME [--config-dir DIR] [KEY=VALUE ...]
+    data abstain IN OUT [KEY=VALUE ...]
+"""
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Sequence
+
+from curriculum.compose import compose
+from curriculum.config import Config
+from curriculum.dry import generate_demo, missing_data, prepared
+from curriculum.errors import RunError, UserError
+from curriculum.overrides import is_override
+from curriculum.plan.scale import scaled
+from curriculum.verbs import call, listed
+
+COMMANDS = {
+    "audit": ("curriculum.data_verb:audit", "find what is wrong with the data of a plan"),
+    "show": ("curriculum.data_verb:show", "print a training window, what is trained marked"),
+    "abstain": (
+        "curriculum.data.abstention.command:main",
+        "vary and balance the abstentions of a qa set",
+    ),
+}
+USAGE = f"python -m curriculum data COMMAND ...\n\n{listed(COMMANDS)}"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command; its exit code."""
+    if not argv or argv[0] in ("-h", "--help"):
+        print(USAGE, file=sys.stdout if argv else sys.stderr)
+        return 0 if argv else UserError.exit_code
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    return call(COMMANDS, argv, "data command")
+
+
+def audit(argv: Sequence[str]) -> int:
+    """Prepare and audit the data of a plan; 1 if a finding is an error."""
+    from curriculum.data.audit import audit_plan
+
+    words, config = _config(argv)
+    if words:
+        raise UserError(f"{words[0]}: data audit takes overrides only: +plan=NAME [KEY=VALUE ...]")
+    missing = missing_data(config)
+    present = [name for name in config.plan.phases if name not in missing]
+    if not present:
+        raise RunError(
+            f"plan {config.plan.name}: none of its phases has data; set data.root or the sources"
+        )
+    result = audit_plan(config, prepared(config, present))
+    for name in missing:
+        print(f"{name}: not audited, no file matches {', '.join(missing[name])}", file=sys.stderr)
+    if config.output == "json":
+        print(json.dumps(result.to_json(), indent=2, allow_nan=False, ensure_ascii=False))
+    else:
+        print(result.table())
+    return 0 if result.ok else RunError.exit_code
+
+
+def show(argv: Sequence[str]) -> int:
+    """Print window N (from 0) of a phase as the model gets it."""
+    from curriculum.data.show import window_text
+    from curriculum.data.tokenizer import load_tokenizer
+
+    words, config = _config(argv)
+    if not 1 <= len(words) <= 2 or (len(words) == 2 and not words[1].isdigit()):
+        raise UserError("data show takes PHASE and N, a window from 0: data show rag_qa 0 +plan=P")
+    name, number = words[0], int(words[1]) if len(words) == 2 else 0
+    if name not in config.plan.phases:
+        raise UserError(f"{name}: no such phase; phases: {', '.join(config.plan.phases)}")
+    windows = prepared(config, [name])[name]
+    if number >= len(windows):
+        raise UserError(f"{number}: phase {name} has {len(windows)} prepared windows, from 0 on")
+    print(window_text(config, name, windows, number, load_tokenizer(config.model)))
+    return 0
+
+
+def _config(argv: Sequence[str]) -> tuple[list[str], Config]:
+    """What is no override, and the scaled configuration; the demo's corpus is generated."""
+    options = argparse.ArgumentParser("curriculum data", add_help=False, allow_abbrev=False)
+    options.add_argument("--config-dir", "-cd")
+    known, words = options.parse_known_args(list(argv))
+    overrides = [word for word in words if is_override(word)]
+    composed = compose(overrides, known.config_dir)
+    if composed.profile.corpus == "demo":
+        generate_demo(composed)
+    return [word for word in words if not is_override(word)], scaled(composed)
