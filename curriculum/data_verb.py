@@ -1,8 +1,8 @@
 """The verb `data`: what is wrong with a plan's data, how it is trained on, and how to mend it.
 
-    data audit +plan=NAME [--config-dir DIR] [KEY=VALUE ...]
-    data show PHASE [N] +plan=NAME [--config-dir DIR] [KEY=VALUE ...]
-    data abstain IN OUT [KEY=VALUE ...]
+data audit +plan=NAME [--config-dir DIR] [KEY=VALUE ...]
+data show PHASE [N] +plan=NAME [--config-dir DIR] [KEY=VALUE ...]
+data abstain IN OUT [KEY=VALUE ...]
 """
 
 import argparse
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from curriculum.compose import compose
 from curriculum.config import Config
-from curriculum.dry import generate_demo, missing_data, prepared
+from curriculum.dry import generate_demo, missing_data, prepared, size
 from curriculum.errors import RunError, UserError
 from curriculum.overrides import is_override
 from curriculum.plan.scale import scaled
@@ -43,7 +43,8 @@ def audit(argv: Sequence[str]) -> int:
     """Prepare and audit the data of a plan; 1 if a finding is an error."""
     from curriculum.data.audit import audit_plan
 
-    words, config = _config(argv)
+    words, composed = _composed(argv)
+    config = scaled(composed)
     if words:
         raise UserError(f"{words[0]}: data audit takes overrides only: +plan=NAME [KEY=VALUE ...]")
     missing = missing_data(config)
@@ -52,7 +53,7 @@ def audit(argv: Sequence[str]) -> int:
         raise RunError(
             f"plan {config.plan.name}: none of its phases has data; set data.root or the sources"
         )
-    result = audit_plan(config, prepared(config, present))
+    result = audit_plan(config, prepared(config, present), size(composed))
     for name in missing:
         print(f"{name}: not audited, no file matches {', '.join(missing[name])}", file=sys.stderr)
     if config.output == "json":
@@ -67,7 +68,8 @@ def show(argv: Sequence[str]) -> int:
     from curriculum.data.show import window_text
     from curriculum.data.tokenizer import load_tokenizer
 
-    words, config = _config(argv)
+    words, composed = _composed(argv)
+    config = scaled(composed)
     if not 1 <= len(words) <= 2 or (len(words) == 2 and not words[1].isdigit()):
         raise UserError("data show takes PHASE and N, a window from 0: data show rag_qa 0 +plan=P")
     name, number = words[0], int(words[1]) if len(words) == 2 else 0
@@ -80,8 +82,8 @@ def show(argv: Sequence[str]) -> int:
     return 0
 
 
-def _config(argv: Sequence[str]) -> tuple[list[str], Config]:
-    """What is no override, and the scaled configuration; the demo's corpus is generated."""
+def _composed(argv: Sequence[str]) -> tuple[list[str], Config]:
+    """What is no override, and the unscaled configuration; the demo's corpus is generated."""
     options = argparse.ArgumentParser("curriculum data", add_help=False, allow_abbrev=False)
     options.add_argument("--config-dir", "-cd")
     known, words = options.parse_known_args(list(argv))
@@ -89,4 +91,4 @@ def _config(argv: Sequence[str]) -> tuple[list[str], Config]:
     composed = compose(overrides, known.config_dir)
     if composed.profile.corpus == "demo":
         generate_demo(composed)
-    return [word for word in words if not is_override(word)], scaled(composed)
+    return [word for word in words if not is_override(word)], composed

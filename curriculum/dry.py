@@ -46,8 +46,14 @@ def dry_run(config: Config, cached: Collection[str] = (), *, starting: bool = Fa
     if windows:
         from curriculum.data.audit import audit
 
-        findings = ranked([*findings, *audit(ready, windows)], config.checks.ignore)
+        found = audit(ready, windows, size(config))
+        findings = ranked([*findings, *found], config.checks.ignore)
     return DryRun(config, settled(ready, counts), budget, findings)
+
+
+def size(config: Config) -> float:
+    """What `budget.scale` makes of the windows of a phase."""
+    return config.budget.scale.steps * config.budget.scale.batch_size
 
 
 def with_finished(looked: DryRun) -> DryRun:

@@ -37,19 +37,22 @@ if TYPE_CHECKING:
 __all__ = ["AuditReport", "PhaseFigures", "audit", "audit_plan"]
 
 
-def audit(config: Config, windows: Mapping[str, "WindowSet"]) -> list[Finding]:
+def audit(config: Config, windows: Mapping[str, "WindowSet"], size: float = 1.0) -> list[Finding]:
     """Findings about the data of every phase whose files are there: errors first.
 
-    `config` is scaled; `windows` are the training windows prepared for phases, by name. A phase
-    without windows is audited as far as its texts tell. `checks.ignore` turns the severity of a
-    code to `ignored`. Raises `RunError` for files that cannot be read.
+    `config` is scaled, `size` is what its scale makes of a phase's windows; `windows` are the
+    training windows prepared for phases, by name. A phase without windows is audited as far as its
+    texts tell. `checks.ignore` turns the severity of a code to `ignored`. Raises `RunError` for
+    files that cannot be read.
     """
-    return audit_plan(config, windows).findings
+    return audit_plan(config, windows, size).findings
 
 
-def audit_plan(config: Config, windows: Mapping[str, "WindowSet"]) -> AuditReport:
+def audit_plan(
+    config: Config, windows: Mapping[str, "WindowSet"], size: float = 1.0
+) -> AuditReport:
     """`audit` with the figures of each phase, in the order of the plan."""
-    phases = _phases(config, windows)
+    phases = _phases(config, windows, size)
     found = [finding for data in phases for check in CHECKS for finding in check(data)]
     return AuditReport(
         config.plan.name,
@@ -59,7 +62,7 @@ def audit_plan(config: Config, windows: Mapping[str, "WindowSet"]) -> AuditRepor
     )
 
 
-def _phases(config: Config, windows: Mapping[str, "WindowSet"]) -> list[PhaseData]:
+def _phases(config: Config, windows: Mapping[str, "WindowSet"], size: float) -> list[PhaseData]:
     workers = config.data.workers or len(os.sched_getaffinity(0))
     known: dict[tuple[str, tuple[Path, ...]], Facts] = {}
 
@@ -85,6 +88,7 @@ def _phases(config: Config, windows: Mapping[str, "WindowSet"]) -> list[PhaseDat
             facts(config.plan.phases[name].data.heldout, config.plan.phases[name].task),
             windows.get(name),
             training,
+            size,
         )
         for name, found in training.items()
     ]

@@ -19,7 +19,8 @@ class PhaseData:
     """One phase: facts of its training files and held-out files, and the prepared windows.
 
     `windows` is None where none are prepared, `heldout` where the phase has none; `training`
-    are the facts of all phases of the plan by name.
+    are the facts of all phases of the plan by name. `size`: windows of the phase over those that
+    the plan has at full size.
     """
 
     config: Config
@@ -28,6 +29,7 @@ class PhaseData:
     heldout: Facts | None
     windows: "WindowSet | None"
     training: Mapping[str, Facts]
+    size: float = 1.0
 
     @property
     def phase(self) -> Phase:

@@ -7,9 +7,12 @@ from curriculum.finding import Finding
 
 
 def head_only(data: PhaseData) -> Iterator[Finding]:
-    """Warning if the phase reads a small share of its records."""
+    """Warning if the phase reads a small share of its records. A plan that is scaled down is
+    judged by what it reaches at full size."""
     reached, total = data.reached, data.facts.records
-    if reached is None or not total or reached / total >= data.limits.min_reached_share:
+    if reached is None or not total:
+        return
+    if reached / total / min(1.0, data.size) >= data.limits.min_reached_share:
         return
     yield data.finding(
         "data/head-only",

@@ -143,6 +143,15 @@ def test_windows_prepared_for_more_steps_than_the_phase_has(tmp_path: Path) -> N
     assert figures.reached == 20 / 400
 
 
+def test_a_plan_that_is_scaled_down_is_judged_by_what_it_reaches_at_full_size(tmp_path) -> None:
+    write_jsonl(tmp_path / "train.jsonl", [{"text": f"{n:03d} " + "x" * 40} for n in range(400)])
+    config = config_of(tmp_path, "text", steps=10)
+    windows = {"one": prepare(config, "one", "train", byte_tokenizer(), 20)}
+    codes = {size: [f.code for f in audit(config, windows, size)] for size in (1.0, 0.6, 0.5)}
+    assert codes[1.0] == codes[0.6] == ["data/head-only"]
+    assert codes[0.5] == []  # 20 of 400 at half the size are 40 of 400, the limit of 10%
+
+
 def test_few_trained_tokens(tmp_path: Path) -> None:
     rows = [chat("word " * 100 + str(n), "y") for n in range(10)]
     few = found(tmp_path, "messages", rows, prepared=True, steps=50, seq_len=1024)
