@@ -82,7 +82,8 @@ def _open(config: Config, target: Target, ranks: "World") -> Evaluator:
 
     if not target.is_checkpoint:
         return evaluate.open_evaluator(config, target.model_dir, ranks)
-    built = model.wrap(model.build_lm(config.model, config.seed), config.engine, ranks)
+    lm = model.build_lm(config.model, config.seed, empty=True)
+    built = model.wrap(lm, config.engine, ranks)
     checkpoint.load(target.model_dir, built, None)
     return evaluate.Evaluator(built, ranks, config.probes.batch_tokens)
 

@@ -3,6 +3,7 @@
     export RUN|CHECKPOINT DIR
 
 A finished run's `final/` is copied; of an unfinished one the newest checkpoint is exported.
+Adapters are merged into the weights, and lie by themselves in `DIR/adapter`.
 """
 
 import shutil
@@ -51,6 +52,6 @@ def _export_checkpoint(checkpoint: Path, target: Path) -> None:
     run = Path(store.read_meta(checkpoint)["run"])
     config = read_run(run / "config.yaml")
     with world(config.engine) as ranks:
-        model = wrap(build_lm(config.model, config.seed), config.engine, ranks)
+        model = wrap(build_lm(config.model, config.seed, empty=True), config.engine, ranks)
         tensors.load(checkpoint, model, None)
         export(model, load_tokenizer(config.model), target, ranks)

@@ -91,7 +91,8 @@ class PlanRun:
         """The model with the weights and moments that the run starts from."""
         begin = origin(self.plan.composed)
         pretrained = begin.path if begin.kind == "pretrained" else None
-        lm = build_lm(self.config.model, self.config.seed, pretrained)
+        filled = self.start.directory is not None or self._initial_checkpoint(begin) is not None
+        lm = build_lm(self.config.model, self.config.seed, pretrained, empty=filled)
         check_vocabulary(lm, len(self.tokenizer))
         engine = Engine(
             wrap(lm, self.config.engine, self.ranks),

@@ -1,7 +1,7 @@
 """Windows become one micro-batch: a single row of tokens, without padding."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 
 import numpy as np
@@ -18,7 +18,8 @@ class Batch:
     carry loss, in order, with `labels` `[N]` (the next token) and `weights` `[N]` float32.
     `last` `[S]` is the last position of each text, `text_ids` `[S]` its identity,
     `groups` the number of texts of each retrieval group (query first).
-    `windows` is 0 for a dummy, which keeps ranks in step and carries no loss.
+    `windows` is 0 for a dummy, which keeps ranks in step and carries no loss. `window_lens` are the
+    tokens of each training window, end to end.
     """
 
     input_ids: torch.Tensor
@@ -31,6 +32,7 @@ class Batch:
     text_ids: torch.Tensor
     groups: list[int]
     windows: int
+    window_lens: list[int] = field(default_factory=list)
 
     @property
     def tokens(self) -> int:
@@ -66,6 +68,7 @@ def collate(windows: Sequence[Window], device: torch.device) -> Batch:
         groups,
         len(windows),
         device,
+        [len(window.input_ids) for window in windows],
     )
 
 
@@ -87,6 +90,7 @@ def _batch(
     groups: list[int],
     windows: int,
     device: torch.device,
+    window_lens: Sequence[int] = (),
 ) -> Batch:
     ends = np.cumsum(seq_lens)
     positions = np.arange(len(input_ids)) - np.repeat(ends - seq_lens, seq_lens)
@@ -106,6 +110,7 @@ def _batch(
         text_ids=tensor(text_ids),
         groups=groups,
         windows=windows,
+        window_lens=list(window_lens),
     )
 
 

@@ -14,7 +14,9 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 
 from curriculum import store
+from curriculum.engine import lora
 from curriculum.engine.distributed import World
+from curriculum.engine.optim import empty_moment, moment_names
 from curriculum.errors import RunError
 
 
@@ -55,6 +57,8 @@ def load(directory: Path, model: torch.nn.Module, optimizer: torch.optim.Optimiz
         reader = FileSystemReader(directory / "state")
         stored = reader.read_metadata().state_dict_metadata
         saved = {key.removeprefix("model.") for key in stored if key.startswith("model.")}
+        if optimizer is None and (plain := lora.base_names(names)).keys() == saved:
+            names = plain  # weights without adapters: those of the model keep their own
         if saved != set(names):
             different = sorted(saved ^ set(names))
             raise RunError(
@@ -63,11 +67,7 @@ def load(directory: Path, model: torch.nn.Module, optimizer: torch.optim.Optimiz
             )
         state: dict[str, Any] = {"model": {name: p.detach() for name, p in names.items()}}
         if optimizer is not None:
-            state["optim"] = {
-                name: _empty_moments(p)
-                for name, p in names.items()
-                if f"optim.{name}.step" in stored
-            }
+            state["optim"] = _moments_to_fill(directory, set(stored), names, optimizer)
         dcp.load(state, storage_reader=reader)
     # CheckpointException derives from BaseException
     except (OSError, KeyError, ValueError, dcp.api.CheckpointException) as error:
@@ -79,9 +79,29 @@ def load(directory: Path, model: torch.nn.Module, optimizer: torch.optim.Optimiz
             optimizer.state[names[name]] = moments
 
 
-def _empty_moments(parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-    return {
-        "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
-        "exp_avg": torch.zeros_like(parameter.detach()),
-        "exp_avg_sq": torch.zeros_like(parameter.detach()),
-    }
+def _moments_to_fill(
+    directory: Path,
+    stored: set[str],
+    names: Mapping[str, torch.nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+) -> dict[str, dict[str, torch.Tensor]]:
+    """Zeros for the moments that the checkpoint holds. Raises `RunError` if they are others than
+    those that the optimizer keeps."""
+    kept = moment_names(optimizer)
+    kinds: dict[str, set[str]] = {}
+    for key in stored:
+        if key.startswith("optim."):
+            name, _, kind = key.removeprefix("optim.").rpartition(".")
+            kinds.setdefault(name, set()).add(kind)
+    found = {}
+    for name in sorted(kinds):
+        moments = kept.get(names[name], ())
+        if kinds[name] != set(moments):
+            raise RunError(
+                f"{directory}: holds moments of another optimizer: {name} has "
+                f"{', '.join(sorted(kinds[name]))}, this one keeps "
+                f"{', '.join(sorted(moments)) or 'none'}; give optim= as it was when this was "
+                "saved, or take the weights alone (init_from)"
+            )
+        found[name] = {kind: empty_moment(kind, names[name]) for kind in moments}
+    return found

@@ -38,8 +38,27 @@ class World:
             dist.all_reduce(values)
         return values
 
+    def gather_rows(self, rows: torch.Tensor) -> list[torch.Tensor]:
+        """Every rank's rows, in rank order, on every rank, bit for bit.
+
+        rows `[n, ...]` on this world's device, n of each rank's own choosing (0 too); dtype and
+        the other dimensions alike. Ranks send as many rows as the longest has: collectives of
+        unequal sizes do not exist everywhere.
+        """
+        if self.size == 1:
+            return [rows]
+        count = torch.tensor([len(rows)], device=rows.device)
+        counts = [torch.empty_like(count) for _ in range(self.size)]
+        dist.all_gather(counts, count)
+        lengths = torch.cat(counts).tolist()
+        padded = rows.new_zeros((max(lengths), *rows.shape[1:]))
+        padded[: len(rows)] = rows
+        shares = [torch.empty_like(padded) for _ in range(self.size)]
+        dist.all_gather(shares, padded)
+        return [share[:length] for share, length in zip(shares, lengths, strict=True)]
+
     def gather(self, value: object) -> list[object]:
-        """One picklable object of every rank, in rank order, on every rank."""
+        """One picklable object of every rank, in rank order, on every rank. Not for training."""
         if self.size == 1:
             return [value]
         gathered: list[object] = [None] * self.size
@@ -52,8 +71,15 @@ class World:
 
 
 def default_threads() -> int:
-    """Cores of this machine shared by the processes on it."""
-    return max(1, len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    """OMP_NUM_THREADS where a user set it, else the cores of this machine shared by its processes.
+
+    Under `torchrun` the variable is not the user's: torchrun sets it to 1.
+    """
+    processes = os.environ.get("LOCAL_WORLD_SIZE")
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    if processes is None and wanted.isdigit() and int(wanted) > 0:
+        return int(wanted)
+    return max(1, len(os.sched_getaffinity(0)) // int(processes or "1"))
 
 
 @contextmanager

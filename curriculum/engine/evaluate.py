@@ -5,6 +5,7 @@ out in turns; every rank runs the same number of forwards, the missing ones on d
 """
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -143,5 +144,6 @@ def _until_stop(tokens: Sequence[int], stop_ids: Collection[int]) -> list[int]:
 
 def open_evaluator(config: Config, directory: Path, world: World) -> Evaluator:
     """An evaluator of the weights in a Hugging Face directory."""
-    lm = build_lm(config.model, config.seed, directory)
+    # a directory holds merged weights
+    lm = build_lm(replace(config.model, lora=None), config.seed, directory)
     return Evaluator(wrap(lm, config.engine, world), world, config.probes.batch_tokens)

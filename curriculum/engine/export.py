@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from transformers.utils import logging as transformers_logging
 
+from curriculum.engine import lora
 from curriculum.engine.distributed import World
 from curriculum.engine.model import TrainModel
 from curriculum.files import sync_directory
@@ -20,6 +21,7 @@ def export(
 ) -> None:
     """Write weights in float32, configuration, tokenizer and the chat template that was used.
 
+    Adapters are merged into the weights, and lie by themselves in `adapter/`, as `peft` reads them.
     Every rank calls this; rank 0 writes under a temporary name, then renames.
     """
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
@@ -29,6 +31,9 @@ def export(
         temporary = directory.with_name(f".{directory.name}.tmp")
         shutil.rmtree(temporary, ignore_errors=True)
         transformers_logging.disable_progress_bar()
+        if lora.has_adapters(model.lm):
+            lora.save_adapters(model.lm, weights, temporary / "adapter")
+            weights = lora.merged(model.lm, weights)
         model.lm.save_pretrained(temporary, state_dict=weights)
         tokenizer.save_pretrained(str(temporary))
         shutil.rmtree(directory, ignore_errors=True)

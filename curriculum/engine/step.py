@@ -21,6 +21,7 @@ from curriculum.engine.optim import (
     build_optimizer,
     local_gradients,
     scale_gradients,
+    set_learning_rate,
     squared_norm,
 )
 
@@ -115,8 +116,7 @@ class Engine:
             limit = self.optim.max_grad_norm
             clip = 1.0 if limit is None else min(1.0, limit / (norm + 1e-6))
             scale_gradients(gradients, clip / weight_sum)
-            for group in self.optimizer.param_groups:
-                group["lr"] = learning_rate
+            set_learning_rate(self.optimizer, learning_rate)
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         forward, recomputed, trained = (int(count) for count in counts)
@@ -140,14 +140,13 @@ class Engine:
         hidden = own[0].shape[1]
         mine = torch.cat(kept) if kept else own[0].new_zeros(0, hidden)
         my_ids = torch.cat(ids) if ids else micro_batches[0].text_ids.new_zeros(0)
-        groups = [size for batch in micro_batches for size in batch.groups]
-        shares = self.world.gather((mine.cpu(), my_ids.cpu(), groups))
-        offset = sum(len(share[0]) for share in shares[: self.world.rank])
+        groups = my_ids.new_tensor([size for batch in micro_batches for size in batch.groups])
+        shares = self.world.gather_rows(mine)
         return Encoded(
-            embeddings=torch.cat([share[0] for share in shares]).to(self.world.device),
-            text_ids=torch.cat([share[1] for share in shares]).to(self.world.device),
-            groups=[size for share in shares for size in share[2]],
-            offset=offset,
+            embeddings=torch.cat(shares),
+            text_ids=torch.cat(self.world.gather_rows(my_ids)),
+            groups=torch.cat(self.world.gather_rows(groups)).tolist(),
+            offset=sum(len(share) for share in shares[: self.world.rank]),
         )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from curriculum.config import Phase
 from curriculum.engine.batch import Batch, Encoded
 from curriculum.engine.head import Head, Reduce, token_cross_entropy
 
@@ -25,9 +26,12 @@ class Objective(Protocol):
 
 
 class TokenObjective:
-    """Weighted next-token cross entropy on the rows that the data marks."""
+    """Weighted next-token cross entropy on the rows that the data marks, as `phase.loss` says."""
 
     head: Head = "rows"
 
+    def __init__(self, phase: Phase) -> None:
+        self.loss = phase.loss
+
     def prepare_step(self, micro_batches: Sequence[Batch], encode: Encode | None) -> list[Reduce]:
-        return [token_cross_entropy(batch) for batch in micro_batches]
+        return [token_cross_entropy(batch, self.loss) for batch in micro_batches]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from curriculum.config import Phase
+from curriculum.config import Loss, Phase
 from curriculum.engine.batch import Batch
 from curriculum.engine.head import Head, Reduce, Sums
 from curriculum.errors import UserError
@@ -18,7 +18,10 @@ from curriculum.objectives.base import Encode
 
 
 class RetrievalObjective:
-    """Mean over queries of -log softmax(query . document / temperature)[positive]."""
+    """Mean over queries of -log softmax(query . document / temperature)[positive].
+
+    With `retrieval.symmetric`, the mean of that and of the same from each positive to the queries.
+    """
 
     head: Head = "embed"
 
@@ -32,7 +35,13 @@ class RetrievalObjective:
                 "objective=retrieval: batch_size 1 with retrieval.documents 1 leaves nothing to "
                 "tell the positive from; raise one of them"
             )
+        if phase.loss != Loss():
+            raise UserError(
+                "objective=retrieval: label_smoothing and z_loss are for objectives of tokens; "
+                "remove `loss` from its card"
+            )
         self.temperature = phase.retrieval.temperature
+        self.symmetric = phase.retrieval.symmetric
 
     def prepare_step(self, micro_batches: Sequence[Batch], encode: Encode | None) -> list[Reduce]:
         if encode is None:
@@ -40,7 +49,7 @@ class RetrievalObjective:
         step = encode(micro_batches)
         leaf = step.embeddings.requires_grad_()
         with torch.enable_grad():
-            losses = info_nce(leaf, step.text_ids, step.groups, self.temperature)
+            losses = self._losses(leaf, step.text_ids, step.groups)
             (gradient,) = torch.autograd.grad(losses.sum(), leaf)
         reduces, text = [], step.offset
         query = sum(1 for start in _starts(step.groups) if start < step.offset)
@@ -56,10 +65,15 @@ class RetrievalObjective:
         def reduce(embeddings: torch.Tensor) -> Sums:
             if not batch.groups:
                 return (embeddings * 0.0).sum(), embeddings.new_zeros(())
-            losses = info_nce(embeddings, batch.text_ids, batch.groups, self.temperature)
+            losses = self._losses(embeddings, batch.text_ids, batch.groups)
             return losses.sum(), embeddings.new_tensor(float(len(batch.groups)))
 
         return reduce
+
+    def _losses(
+        self, embeddings: torch.Tensor, text_ids: torch.Tensor, groups: Sequence[int]
+    ) -> torch.Tensor:
+        return info_nce(embeddings, text_ids, groups, self.temperature, self.symmetric)
 
 
 def _replay(gradient: torch.Tensor, losses: torch.Tensor) -> Reduce:
@@ -76,13 +90,20 @@ def _replay(gradient: torch.Tensor, losses: torch.Tensor) -> Reduce:
 
 
 def info_nce(
-    embeddings: torch.Tensor, text_ids: torch.Tensor, groups: Sequence[int], temperature: float
+    embeddings: torch.Tensor,
+    text_ids: torch.Tensor,
+    groups: Sequence[int],
+    temperature: float,
+    symmetric: bool = False,
 ) -> torch.Tensor:
     """Loss of each query, `[queries]` (van den Oord et al., 2018).
 
     embeddings `[S, hidden]`: groups end to end, each a query, its positive, its negatives.
     `text_ids` `[S]` says which texts are the same text. A document equal to a query's positive,
     and the positives of the same query elsewhere in the step, are no negatives: they are masked.
+    `symmetric` averages in the loss of each query's positive over all queries (Radford et al.,
+    2021, "Learning Transferable Visual Models from Natural Language Supervision"): the same
+    similarities under the same masks, read the other way.
     """
     starts = torch.tensor(_starts(groups), device=embeddings.device)
     is_document = torch.ones(len(text_ids), dtype=torch.bool, device=embeddings.device)
@@ -97,8 +118,13 @@ def info_nce(
     is_positive_of = positive_ids[:, None] == text_ids[documents][None, :]
     relevant = (same_query.float() @ is_positive_of.float()) > 0
     similarity = similarity.masked_fill(relevant & ~own, float("-inf"))
-    target = own.float().argmax(1)
-    return torch.nn.functional.cross_entropy(similarity, target, reduction="none")
+    target = own.int().argmax(1)
+    losses = torch.nn.functional.cross_entropy(similarity, target, reduction="none")
+    if symmetric:
+        back = similarity[:, target].T
+        queries = torch.arange(len(target), device=target.device)
+        losses = (losses + torch.nn.functional.cross_entropy(back, queries, reduction="none")) / 2
+    return losses
 
 
 def _starts(groups: Sequence[int]) -> list[int]:

@@ -43,7 +43,9 @@ def phase_keys(
                 "tokenizer": tokenizer,
                 "chunks": [config.data.chunk_records, config.data.chunk_windows],
                 "optim": {k: v for k, v in asdict(config.optim).items() if k != "lr"},
+                "model": [config.model.router_loss, _plain(config.model.lora)],
                 "dtype": config.engine.dtype,
+                "compiled": config.engine.compile,
                 "seed": config.seed,
             }
         )
@@ -63,6 +65,10 @@ def _numeric(phase: Phase) -> dict[str, Any]:
     }
     values["data"]["weights"] = phase.data.weights
     return values
+
+
+def _plain(section: Any) -> dict[str, Any] | None:
+    return None if section is None else asdict(section)
 
 
 def _rates(config: Config, name: str) -> str:

@@ -8,15 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import tiny
 import torch
 
 from curriculum import objectives
-from curriculum.engine import model as model_module
 from curriculum.engine.distributed import World, world
 from curriculum.engine.evaluate import Evaluator
-from curriculum.engine.model import build_lm, wrap
+from curriculum.engine.model import build_lm, modes, wrap
 from curriculum.engine.step import Engine
-import tiny
 
 
 def engine(ranks: World, tied: bool, **settings: Any) -> Engine:
@@ -45,7 +44,7 @@ def invariance(ranks: World) -> Any:
             for per_window, micro in ((1, 1), (1, 4), (3, 2), (4, 99), (3, 3)):
                 subject = engine(ranks, tied)
                 if (per_window, micro) == (3, 3):  # as for models that cannot take packed rows
-                    model_module.set_attention(subject.model.lm, "sdpa")
+                    modes.set_attention(subject.model.lm, "sdpa")
                     subject.model.isolates = False
                 subject.optim = tiny.without_clip()
                 subject.optimizer = torch.optim.SGD(subject.model.parameters(), lr=0.1)
@@ -99,12 +98,12 @@ def norms_with_evaluation(ranks: World) -> Any:
         plain = trajectory(tied, False)
         with_evaluation = trajectory(tied, True)
         early = trajectory(tied, False, early=True)
-        reshard = model_module.reshard
-        model_module.reshard = lambda model: None
+        reshard = modes.reshard
+        modes.reshard = lambda model: None
         try:
             broken = trajectory(tied, False, early=True)
         finally:
-            model_module.reshard = reshard
+            modes.reshard = reshard
         found[f"tied{tied}"] = {
             "plain": plain,
             "evaluated": with_evaluation,

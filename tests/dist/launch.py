@@ -1,4 +1,4 @@
-"""Run `cases.py` in real gloo processes under torchrun, and read what they found."""
+"""Run a script of cases in real gloo processes under torchrun, and read what they found."""
 
 import json
 import os
@@ -10,12 +10,14 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def launch(processes: int, out: Path, timeout: float = 280) -> dict[str, Any]:
+def launch(
+    processes: int, out: Path, *arguments: str, script: str = "cases.py", timeout: float = 280
+) -> dict[str, Any]:
     """Results of every case by its name, as rank 0 returned them."""
     command = [
         *(sys.executable, "-m", "torch.distributed.run"),
         *("--standalone", "--nproc-per-node", str(processes)),
-        *(str(Path(__file__).with_name("cases.py")), str(out)),
+        *(str(Path(__file__).with_name(script)), str(out), *arguments),
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(

@@ -1,0 +1,101 @@
+"""The module through whose forward every use of a weight goes."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from curriculum.engine.batch import Batch
+from curriculum.engine.head import (
+    Head,
+    Reduce,
+    Rows,
+    Sums,
+    Transform,
+    logits,
+    pooled,
+    transform_of,
+)
+from curriculum.engine.router import Router, router_loss, router_of, without_router_outputs
+
+
+class Lengths:
+    """Lengths of examples on their way through a model, as one thing.
+
+    A compiled block would be compiled again for a list with other numbers.
+    """
+
+    def __init__(self, values: Sequence[int]) -> None:
+        self._values = values
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._values)
+
+    def __repr__(self) -> str:
+        return repr(self._values)
+
+
+class TrainModel(torch.nn.Module):
+    """Every use of a weight goes through `forward`, so that FSDP sees it.
+
+    `isolates` says whether the model takes per-example attention; if not, each example becomes a
+    right-padded row of its own, which a causal model cannot tell from running it alone.
+    """
+
+    def __init__(self, lm: PreTrainedModel, chunk_rows: int) -> None:
+        super().__init__()
+        self.lm = lm
+        self.chunk_rows = chunk_rows
+        self.transform: Transform = transform_of(lm.config)
+        self.router: Router | None = router_of(lm.config)
+        self.isolates = True
+
+    def forward(self, batch: Batch, head: Head, reduce: Reduce) -> Sums:
+        """The sums that `reduce` makes of a head's output; with gradient, router losses join them.
+
+        rows:   `head.Rows`, hidden states of the positions that carry loss
+        embed:  `[S, hidden]` float32, L2-normalised embeddings of the row's texts
+        logits: `[N, vocabulary]` float32 of the positions that carry loss
+        """
+        hidden, router_logits = self._hidden(batch)
+        loss, weight = self._head(hidden, batch, head, reduce)
+        if self.router is not None and router_logits:
+            loss = loss + router_loss(self.router, router_logits, batch, weight)
+        return loss, weight
+
+    def _head(self, hidden: torch.Tensor, batch: Batch, head: Head, reduce: Reduce) -> Sums:
+        if head == "embed":
+            return reduce(pooled(hidden, batch.last))
+        projection = self.lm.get_output_embeddings()
+        rows = hidden.index_select(0, batch.rows)
+        bias = getattr(projection, "bias", None)
+        if head == "logits":
+            return reduce(logits(rows, projection.weight, bias, self.transform))
+        return reduce(Rows(rows, projection.weight, bias, self.transform, self.chunk_rows))
+
+    def _hidden(self, batch: Batch) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Final-norm states `[T, hidden]` of one row of examples, and `[T, experts]` router logits
+        of each sparse layer where they are wanted: evaluation measures the objective alone."""
+        arguments: dict[str, Any] = {"use_cache": False}
+        if self.router is not None:
+            arguments["output_router_logits"] = torch.is_grad_enabled()
+        if self.isolates:
+            found = self.lm.base_model(
+                input_ids=batch.input_ids,
+                position_ids=batch.position_ids,
+                seq_lens=Lengths(batch.seq_lens),
+                **arguments,
+            )
+            return found.last_hidden_state[0], list(getattr(found, "router_logits", None) or ())
+        lengths = torch.tensor(batch.seq_lens, device=batch.input_ids.device)
+        real = torch.arange(int(lengths.max()), device=lengths.device) < lengths[:, None]
+        padded = torch.zeros(real.shape, dtype=torch.long, device=lengths.device)
+        padded[real] = batch.input_ids[0]
+        found = self.lm.base_model(input_ids=padded, **arguments)
+        router_logits = getattr(found, "router_logits", None) or ()
+        return found.last_hidden_state[real], [part[real.flatten()] for part in router_logits]
+
+    def generate(self, **arguments: Any) -> torch.Tensor:
+        with without_router_outputs(self.lm.config):
+            return self.lm.generate(**arguments)
