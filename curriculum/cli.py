@@ -4,7 +4,6 @@ Results go to stdout, logs to stderr. What a user can cause ends in one line and
 fine, 1 a finding or a failed run, 2 a wrong command, 75 interrupted and resumable.
 """
 
-import argparse
 import gc
 import json
 import logging
@@ -62,18 +61,15 @@ def run(argv: Sequence[str]) -> int:
 
     from curriculum.compose import VERSION_BASE, explain
     from curriculum.library import groups, shipped
-    from curriculum.overrides import is_override, rewritten
+    from curriculum.overrides import parted, rewritten
     from curriculum.search_path import searching
 
     if "--info" not in argv:  # which Hydra logs to stdout by a handler of its own
         logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     gc.disable()  # composing builds many small objects that all live on: a fifth of its time
-    options = argparse.ArgumentParser("curriculum run", add_help=False, allow_abbrev=False)
-    options.add_argument("--config-dir", "-cd")
-    known, rest = options.parse_known_args(list(argv))
-    with searching(known.config_dir):
-        overrides = rewritten([a for a in rest if is_override(a)], groups(known.config_dir))
-        flags = [a for a in rest if not is_override(a)]
+    config_dir, given, flags = parted("curriculum run", argv)
+    with searching(config_dir):
+        overrides = rewritten(given, groups(config_dir))
         codes: list[int] = []
         task, conf = _job_task(codes), str(shipped()[0])
         try:

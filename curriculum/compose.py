@@ -22,7 +22,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from curriculum.config import UNKNOWN_ROOT, Config, load
 from curriculum.errors import UserError
-from curriculum.library import groups, nearest, shipped
+from curriculum.library import groups, shipped
+from curriculum.naming import nearest
 from curriculum.overrides import rewritten
 from curriculum.plan.consistency import consistent
 from curriculum.search_path import searching

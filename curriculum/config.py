@@ -6,7 +6,6 @@ valid name. Fields carry no numbers that steer a run unless the number is a neut
 (`null`, 1.0): the numbers themselves live in `conf/`.
 """
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import field, fields, is_dataclass
 from typing import Annotated, Any, Literal, Self, get_args, get_origin, get_type_hints
@@ -15,6 +14,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_vali
 from pydantic.dataclasses import dataclass
 
 from curriculum.errors import UserError
+from curriculum.naming import nearest
 
 _strict = ConfigDict(extra="forbid", allow_inf_nan=False, defer_build=True)
 
@@ -422,8 +422,7 @@ def _describe(detail: Mapping[str, Any]) -> tuple[str, str]:
     path = ".".join(str(part) for part in location if _is_key(part))
     if detail["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         name = str(location[-1])
-        near = difflib.get_close_matches(name, siblings, n=1, cutoff=0.6)
-        hint = f"did you mean {near[0]!r}?" if near else f"valid keys: {', '.join(siblings)}"
+        hint = nearest(name, siblings, "valid keys:")
         return f"{path}={detail['input']!r}", f"unknown key; {hint}"
     if detail["type"] == "missing":
         return path, "required, but not given"

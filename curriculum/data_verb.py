@@ -5,7 +5,6 @@ data show PHASE [N] +plan=NAME [--config-dir DIR] [KEY=VALUE ...]
 data abstain IN OUT [KEY=VALUE ...]
 """
 
-import argparse
 import json
 import logging
 import sys
@@ -15,7 +14,7 @@ from curriculum.compose import compose
 from curriculum.config import Config
 from curriculum.dry import generate_demo, missing_data, prepared, size
 from curriculum.errors import RunError, UserError
-from curriculum.overrides import is_override
+from curriculum.overrides import parted
 from curriculum.plan.scale import scaled
 from curriculum.verbs import call, listed
 
@@ -84,11 +83,8 @@ def show(argv: Sequence[str]) -> int:
 
 def _composed(argv: Sequence[str]) -> tuple[list[str], Config]:
     """What is no override, and the unscaled configuration; the demo's corpus is generated."""
-    options = argparse.ArgumentParser("curriculum data", add_help=False, allow_abbrev=False)
-    options.add_argument("--config-dir", "-cd")
-    known, words = options.parse_known_args(list(argv))
-    overrides = [word for word in words if is_override(word)]
-    composed = compose(overrides, known.config_dir)
+    config_dir, overrides, words = parted("curriculum data", argv)
+    composed = compose(overrides, config_dir)
     if composed.profile.corpus == "demo":
         generate_demo(composed)
-    return [word for word in words if not is_override(word)], composed
+    return words, composed

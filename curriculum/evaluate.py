@@ -6,7 +6,6 @@ RUN is a run directory (`config.yaml` and `final/`): its own configuration says 
 DIR is a Hugging Face directory, for which `+plan=NAME` says it. `output=json` prints one object.
 """
 
-import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from curriculum.config import Config, Model, load
 from curriculum.dry import generate_demo
 from curriculum.errors import RunError, UserError
-from curriculum.overrides import is_override
+from curriculum.overrides import parted
 from curriculum.probes.base import Evaluator, ProbeResult, model_values
 from curriculum.store import committed
 
@@ -90,11 +89,7 @@ def _open(config: Config, target: Target, ranks: "World") -> Evaluator:
 
 def _arguments(argv: Sequence[str]) -> tuple[Path, list[str], str | None]:
     """The path, the overrides, and the folder that `--config-dir` gives."""
-    options = argparse.ArgumentParser("curriculum eval", add_help=False, allow_abbrev=False)
-    options.add_argument("--config-dir", "-cd")
-    known, words = options.parse_known_args(list(argv))
-    overrides = [word for word in words if is_override(word)]
-    paths = [word for word in words if not is_override(word)]
+    config_dir, overrides, paths = parted("curriculum eval", argv)
     if not paths:
         # A directory whose name holds `=`, as those of a sweep may.
         paths = [word for word in overrides if not word.startswith(("+", "~"))]
@@ -103,7 +98,7 @@ def _arguments(argv: Sequence[str]) -> tuple[Path, list[str], str | None]:
     if len(paths) != 1 or paths[0].startswith("-"):
         wrong = f"got {' '.join(paths)}" if paths else "none given"
         raise UserError(f"eval takes one RUN or DIR, {wrong}; {USAGE}")
-    return Path(paths[0]), overrides, known.config_dir
+    return Path(paths[0]), overrides, config_dir
 
 
 def find_target(path: Path) -> Target:

@@ -6,15 +6,15 @@ folder.
 """
 
 import argparse
-import difflib
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from curriculum.errors import UserError
+from curriculum.naming import nearest
 
 
 def shipped() -> tuple[Path, Path]:
@@ -37,15 +37,6 @@ def groups(config_dir: str | Path | None = None) -> dict[str, dict[str, Path]]:
         for file in sorted(folder.glob("*/*.yaml")):
             found.setdefault(file.parent.name, {}).setdefault(file.stem, file)
     return {group: dict(sorted(found[group].items())) for group in sorted(found)}
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?`, or the list of what there is."""
-    known = list(known)
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    if near:
-        return f"did you mean {near[0]!r}?"
-    return f"there is {', '.join(known)}" if known else "there is none"
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ exist reaches the schema, which knows the nearest valid name. `plan=NAME` become
 Groups, `hydra.*` and anything with a prefix of its own stay as they are.
 """
 
+import argparse
 import hashlib
 import re
 from collections.abc import Collection, Sequence
@@ -18,6 +19,15 @@ def rewritten(overrides: Sequence[str], groups: Collection[str]) -> list[str]:
 def is_override(argument: str) -> bool:
     """True for `key=value`, `+key=value` and `~key`, False for flags and their values."""
     return argument.startswith("~") or ("=" in argument and not argument.startswith("-"))
+
+
+def parted(program: str, arguments: Sequence[str]) -> tuple[str | None, list[str], list[str]]:
+    """What `--config-dir` gives, the overrides, and all other words, in their order."""
+    options = argparse.ArgumentParser(program, add_help=False, allow_abbrev=False)
+    options.add_argument("--config-dir", "-cd")
+    known, rest = options.parse_known_args(list(arguments))
+    overrides = [word for word in rest if is_override(word)]
+    return known.config_dir, overrides, [word for word in rest if not is_override(word)]
 
 
 def job_suffix(overrides: Sequence[str]) -> str:

@@ -5,12 +5,8 @@ for any number of workers. Workers write the files; a chunk counts once this pro
 in the manifest of its set, in order. Only as many chunks are started as a set is expected to need.
 """
 
-import ctypes
 import gc
 import os
-import signal
-import sys
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -23,6 +19,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from curriculum.config import Phase
+from curriculum.data import workers
 from curriculum.data.chunks import ChunkInfo, Manifest, write_chunk, write_manifest
 from curriculum.data.examples import Item, Report, build
 from curriculum.data.order import permutation
@@ -121,7 +118,7 @@ def one_a_window(settings: Phase) -> bool:
     return settings.packing == "none" or settings.task == "retrieval"
 
 
-@dataclass
+@dataclass(eq=False)  # compared by identity: its arrays have no truth
 class Growth:
     """A set on its way to `needed` windows (None: all there are). `stats`: of the files when they
     were found; a file that changes meanwhile stops the preparation."""
@@ -177,17 +174,17 @@ def enough(manifest: Manifest, needed: int | None) -> bool:
     return manifest.exhausted or (needed is not None and manifest.windows >= needed)
 
 
-def grow(sets: Sequence[Growth], workers: int) -> None:
+def grow(sets: Sequence[Growth], processes: int) -> None:
     """Make chunks until every set is finished. Raises what the first failing chunk raises."""
-    workers = min(workers, sum(one.maker.chunks for one in sets))
+    processes = min(processes, sum(one.maker.chunks for one in sets))
     progress = Progress("preparing data", "record", 0)
     try:
-        if workers == 1:
+        if processes == 1:
             _run(sets, partial(_at_once, sets), 1, progress)
         else:
-            with _pool([one.maker for one in sets], workers) as pool:
+            with _pool([one.maker for one in sets], processes) as pool:
                 try:
-                    _run(sets, partial(pool.submit, _make), workers + 1, progress)
+                    _run(sets, partial(pool.submit, _make), processes + 1, progress)
                 except BaseException:
                     pool.shutdown(wait=True, cancel_futures=True)
                     raise
@@ -203,9 +200,9 @@ def grow(sets: Sequence[Growth], workers: int) -> None:
 def _run(sets: Sequence[Growth], submit: Submit, most: int, progress: Progress) -> None:
     """Keep at most `most` chunks in the making, and list them as they are done."""
     while unfinished := [one for one in sets if not one.finished]:
-        for one in unfinished:
-            while one.next_chunk < one.expected() and _running(sets) < most:
-                one.started[one.next_chunk] = submit(sets.index(one), one.next_chunk)
+        for place, one in enumerate(sets):
+            while not one.finished and one.next_chunk < one.expected() and _running(sets) < most:
+                one.started[one.next_chunk] = submit(place, one.next_chunk)
         wait([f for one in sets for f in one.started.values()], return_when=FIRST_COMPLETED)
         for one in unfinished:
             _commit(one, sets, progress)
@@ -239,11 +236,9 @@ def _at_once(sets: Sequence[Growth], place: int, index: int) -> "Future[ChunkInf
     return future
 
 
-def _pool(makers: list[ChunkMaker], workers: int) -> ProcessPoolExecutor:
-    # A fork hands everything over for nothing, but copies only the thread that calls it.
-    alone = threading.active_count() == 1 and "torch" not in sys.modules
-    context = get_context("fork" if alone else "spawn")
-    return ProcessPoolExecutor(workers, context, _begin, (makers, os.getpid()))
+def _pool(makers: list[ChunkMaker], processes: int) -> ProcessPoolExecutor:
+    context = get_context("fork" if workers.may_fork() else "spawn")
+    return ProcessPoolExecutor(processes, context, _begin, (makers, os.getpid()))
 
 
 # A pool hands arguments to its processes once, where they start, and jobs find them here.
@@ -251,17 +246,11 @@ _makers: list[ChunkMaker] = []
 
 
 def _begin(makers: list[ChunkMaker], parent: int) -> None:
-    """A worker uses one core, leaves Ctrl-C to its parent, and does not outlive it."""
+    """A worker uses one core."""
+    workers.follow(parent)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)  # records are many small objects and hardly any cycles
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if sys.platform == "linux":
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before
-            os._exit(1)
     _makers[:] = makers
 
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from curriculum.config import Config, Phase
+from curriculum.data import workers
 from curriculum.data.chunks import (
     SCHEMA_VERSION,
     Manifest,
@@ -94,7 +95,7 @@ def prepare_all(
             locks.enter_context(locked(behind[key].directory / ".lock"))
         sets = [growth for place in behind.values() if (growth := _growth(config, place))]
         if sets:
-            _grow(sets, config.data.workers or len(os.sched_getaffinity(0)))
+            _grow(sets, workers.count(config.data.workers))
     return [_prepared(config, place) for place in places]
 
 
@@ -168,10 +169,10 @@ def _growth(config: Config, place: _Place) -> Growth | None:
     return Growth(maker, manifest, place.needed, place.stats)
 
 
-def _grow(sets: Sequence[Growth], workers: int) -> None:
+def _grow(sets: Sequence[Growth], processes: int) -> None:
     before = sum(_tokens(one.manifest) for one in sets)
     began = time.monotonic()
-    grow(sets, workers)
+    grow(sets, processes)
     for one in sets:
         _log_counts(one.manifest, one.maker.phase, one.maker.split)
     seconds, tokens = time.monotonic() - began, sum(_tokens(one.manifest) for one in sets) - before
@@ -234,16 +235,17 @@ def _files(config: Config, phase: str, split: Split) -> list[list[Path]]:
     patterns = _patterns(config, phase, split)
     if not patterns:
         raise UserError(f"{option}: names no file; give a path, a list of paths or globs")
-    files, missing = expand(patterns)
-    if missing:
+    found = {pattern: expand([pattern])[0] for pattern in patterns}
+    if missing := [pattern for pattern, files in found.items() if not files]:
         raise RunError(f"{option}: no file matches {', '.join(missing)} (from {os.getcwd()})")
-    groups = [[file for file in expand([pattern])[0] if file in files] for pattern in patterns]
-    for place, group in enumerate(groups):
-        for later in groups[place + 1 :]:
-            twice = [file for file in group if file in later]
-            if twice and config.plan.phases[phase].data.weights:
-                raise UserError(f"{option}: two weighted sources name {twice[0]}")
-            later[:] = [file for file in later if file not in group]
+    groups: list[list[Path]] = []
+    seen: set[Path] = set()
+    for pattern in patterns:
+        twice = [file for file in found[pattern] if file in seen]
+        if twice and config.plan.phases[phase].data.weights:
+            raise UserError(f"{option}: two weighted sources name {twice[0]}")
+        groups.append([file for file in found[pattern] if file not in seen])
+        seen.update(found[pattern])
     return groups
 
 

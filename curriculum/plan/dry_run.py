@@ -1,6 +1,5 @@
 """What `dry_run=true` shows: one row a phase, totals by role and objective, findings."""
 
-import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,6 +8,7 @@ from curriculum.config import Config
 from curriculum.finding import Finding
 from curriculum.plan.budget import Budget, PhaseBudget
 from curriculum.plan.scale import shown
+from curriculum.terminal import finding_lines, grid
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class DryRun:
         """Text in blocks between blank lines, at most `width` wide where names allow."""
         blocks = [
             self._head(),
-            _grid(_PLAN_HEAD, [_plan_row(i, row) for i, row in self._rows()], width),
-            _grid(_COST_HEAD, [_cost_row(i, row) for i, row in self._rows()], width),
-            _grid(_TOTAL_HEAD, list(_total_rows(self.budget.totals)), width),
+            grid(_PLAN_HEAD, [_plan_row(i, row) for i, row in self._rows()], width),
+            grid(_COST_HEAD, [_cost_row(i, row) for i, row in self._rows()], width),
+            grid(_TOTAL_HEAD, list(_total_rows(self.budget.totals)), width),
             self._scale(width),
             _notes(self.budget),
             _findings(self.findings, width),
@@ -95,7 +95,7 @@ class DryRun:
                     shown(phase.seq_len, scale.seq_len),
                 ]
             )
-        return _grid(("#", "<scale", "steps", "batch_size", "seq_len"), rows, width)
+        return grid(("#", "<scale", "steps", "batch_size", "seq_len"), rows, width)
 
 
 _PLAN_HEAD = (
@@ -191,37 +191,7 @@ def _findings(findings: Sequence[Finding], width: int) -> str:
         return "findings: none"
     lines = ["findings:"]
     for finding in findings:
-        where = f" ({finding.phase})" if finding.phase else ""
-        head = f"  {finding.severity:8}{finding.code}{where}: "
-        lines += _wrapped(head, finding.message, " " * 10, width)
-        lines += _wrapped(" " * 10 + "remedy: ", finding.remedy, " " * 18, width)
-    return "\n".join(lines)
-
-
-def _wrapped(head: str, text: str, indent: str, width: int) -> list[str]:
-    return textwrap.wrap(
-        head + text,
-        width,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-        drop_whitespace=True,
-    )
-
-
-def _grid(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> str:
-    """Columns, right-aligned unless the head starts with '<'; the gaps shrink to fit `width`."""
-    titles = [title.removeprefix("<") for title in head]
-    widths = [max(len(row[i]) for row in [titles, *rows]) for i in range(len(head))]
-    gap = " " * (2 if sum(widths) + 2 * (len(widths) - 1) <= width else 1)
-    lines = [
-        gap.join(
-            cell.ljust(size) if title.startswith("<") else cell.rjust(size)
-            for cell, size, title in zip(row, widths, head, strict=True)
-        ).rstrip()
-        for row in [titles, *rows]
-    ]
-    lines.insert(1, "-" * max(len(line) for line in lines))
+        lines += finding_lines(finding, finding.message, width)
     return "\n".join(lines)
 
 

@@ -30,6 +30,7 @@ def phase_keys(
     """
     above = parents(config.plan)
     keys: dict[str, str] = {}
+    model = asdict(config.model)
     for name in order(config.plan):
         ancestors = [keys[parent] for parent in above[name]] or [origin]
         keys[name] = digest(
@@ -43,7 +44,7 @@ def phase_keys(
                 "tokenizer": tokenizer,
                 "chunks": [config.data.chunk_records, config.data.chunk_windows],
                 "optim": {k: v for k, v in asdict(config.optim).items() if k != "lr"},
-                "model": [config.model.router_loss, _plain(config.model.lora)],
+                "model": [model["router_loss"], model["lora"]],
                 "dtype": config.engine.dtype,
                 "compiled": config.engine.compile,
                 "seed": config.seed,
@@ -65,10 +66,6 @@ def _numeric(phase: Phase) -> dict[str, Any]:
     }
     values["data"]["weights"] = phase.data.weights
     return values
-
-
-def _plain(section: Any) -> dict[str, Any] | None:
-    return None if section is None else asdict(section)
 
 
 def _rates(config: Config, name: str) -> str:

@@ -1,6 +1,5 @@
 """What `data abstain` can be told: `key=value` words as one typed object."""
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -10,6 +9,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from curriculum.errors import UserError
+from curriculum.naming import nearest
 
 
 @dataclass(config=ConfigDict(extra="forbid", allow_inf_nan=False))
@@ -62,6 +62,4 @@ def _complaint(detail: Mapping[str, Any]) -> str:
     if detail["type"] != "unexpected_keyword_argument":
         return f"{value}: {detail['msg'][0].lower()}{detail['msg'][1:]}"
     known = [field.name for field in fields(Options)]
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    hint = f"did you mean {near[0]!r}?" if near else f"valid keys: {', '.join(known)}"
-    return f"{value}: unknown key; {hint}"
+    return f"{value}: unknown key; {nearest(name, known, 'valid keys:')}"

@@ -16,12 +16,12 @@ Token counts come from the manifests of the prepared windows; everything else fr
 the whole files. Files that several phases share are read once.
 """
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from curriculum.config import Config
+from curriculum.data import workers
 from curriculum.data.audit.cache import facts_of
 from curriculum.data.audit.checks import CHECKS
 from curriculum.data.audit.context import PhaseData
@@ -63,7 +63,7 @@ def audit_plan(
 
 
 def _phases(config: Config, windows: Mapping[str, "WindowSet"], size: float) -> list[PhaseData]:
-    workers = config.data.workers or len(os.sched_getaffinity(0))
+    processes = workers.count(config.data.workers)
     known: dict[tuple[str, tuple[Path, ...]], Facts] = {}
 
     def facts(patterns: list[str], task: str) -> Facts | None:
@@ -72,7 +72,7 @@ def _phases(config: Config, windows: Mapping[str, "WindowSet"], size: float) -> 
             return None
         key = (task, tuple(files))
         if key not in known:
-            known[key] = facts_of(files, task, config.cache.dir, workers)
+            known[key] = facts_of(files, task, config.cache.dir, processes)
         return known[key]
 
     training = {

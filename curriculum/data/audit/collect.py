@@ -5,9 +5,7 @@ abstentions on a question that another record answers.
 """
 
 import hashlib
-import signal
-import sys
-import threading
+import os
 from array import array
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -18,11 +16,13 @@ from multiprocessing import get_context
 import numpy as np
 import orjson
 
+from curriculum.data import workers
 from curriculum.data.audit import abstains
-from curriculum.data.audit.compare import normal_form, quoted, repeats, stands_in
+from curriculum.data.audit.compare import quoted, repeats, stands_in
 from curriculum.data.audit.facts import HASHES, NUMBERS, Facts, Flag, frequent
 from curriculum.data.audit.fields import Unreadable, View, view
 from curriculum.data.audit.shape import shape
+from curriculum.data.records import normalised
 from curriculum.data.sources import Source
 
 _RECORDS_A_WORKER = 10_000  # fewer are read sooner than a process starts and reports
@@ -33,26 +33,22 @@ _REMEMBERED = 100_000  # targets looked up in the bank
 _NONE = bytes(8)
 
 
-def collect(source: Source, task: str, workers: int = 1) -> Facts:
+def collect(source: Source, task: str, processes: int = 1) -> Facts:
     """The facts of a source, whatever the number of processes that read it. Records that cannot
     be read are counted, not refused."""
-    workers = min(workers, len(source) // _RECORDS_A_WORKER)
-    # forking a process that runs threads would not be safe
-    if workers > 1 and threading.active_count() == 1 and "torch" not in sys.modules:
-        borders = np.linspace(0, len(source), workers + 1, dtype=int).tolist()
+    processes = min(processes, len(source) // _RECORDS_A_WORKER)
+    if processes > 1 and workers.may_fork():
+        borders = np.linspace(0, len(source), processes + 1, dtype=int).tolist()
         job = partial(_part, source, task)
-        with ProcessPoolExecutor(workers, get_context("fork"), _ignore_interrupts) as pool:
+        with ProcessPoolExecutor(
+            processes, get_context("fork"), workers.follow, (os.getpid(),)
+        ) as pool:
             parts = list(pool.map(job, borders, borders[1:]))
     else:
         parts = [_part(source, task, 0, len(source))]
     facts, indices = _joined(parts, source)
     again = _Again(source, task, indices)
     return _with_answers_elsewhere(_with_texts(facts, again), again)
-
-
-def _ignore_interrupts() -> None:
-    """The parent answers Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @dataclass
@@ -110,16 +106,16 @@ class _Rows:
 
     def add(self, address: str, seen: View) -> None:
         """Append the facts of one record."""
-        normals = [normal_form(text) for _, text in seen.turns]
+        normals = [normalised(text) for _, text in seen.turns]
         prompt = "\x1e".join(
             role + " " + n for (role, _), n in zip(seen.turns, normals, strict=True)
         )
         exact = "\x1e".join(role + " " + text for role, text in seen.turns)
-        target = normal_form(seen.target or "")
-        question = normal_form(seen.question or "")
+        target = normalised(seen.target or "")
+        question = normalised(seen.question or "")
         prompt_hash, exact_hash, target_hash = _hash(prompt), _hash(exact), _hash(target)
         exact_rest = f"{seen.target}\x1d{seen.rest}"
-        rest = f"{target}\x1d{normal_form(seen.rest)}"
+        rest = f"{target}\x1d{normalised(seen.rest)}"
         flags, wording = 0, _NONE
         if len(seen.distinct) > 1 and repeats(seen.distinct):
             flags |= Flag.REPEATS
@@ -133,11 +129,11 @@ class _Rows:
         lengths, texts = (0, 0, 0), ("", "", "")
         if seen.asked is not None:
             own = seen.question is seen.asked
-            found = shape(seen.asked, question if own else normal_form(seen.asked))
+            found = shape(seen.asked, question if own else normalised(seen.asked))
             flags |= found.flags
             lengths, texts = found.lengths, found.texts
             if question and (not own or seen.holder):
-                holder = prompt if not own else normal_form(seen.holder or "")
+                holder = prompt if not own else normalised(seen.holder or "")
                 held = Flag.HOLDS_QUESTION if question in holder else 0
                 flags |= Flag.NAMES_QUESTION | held
         self.hashes += b"".join(

@@ -7,18 +7,6 @@ from curriculum.data.records import normalised
 _CHARACTERS = 80  # of a quoted text
 _NO_ANSWER = frozenset(["yes", "no", "true", "false", "none", "null", "n/a", "unknown"])
 _SHORTEST_ANSWER = 2
-# lower case, and a space for whatever str.split() takes for one
-_FOLDED = bytes(32 if chr(n).isspace() else ord(chr(n).lower()) for n in range(128)) + bytes(128)
-
-
-def normal_form(text: str) -> str:
-    """`records.normalised`; ASCII, which most texts are, takes a path some ten times faster."""
-    if not text.isascii():
-        return normalised(text)
-    data = text.encode().translate(_FOLDED)
-    while b"  " in data:
-        data = data.replace(b"  ", b" ")
-    return data.strip(b" ").decode()
 
 
 def repeats(texts: Sequence[str]) -> bool:
@@ -26,7 +14,7 @@ def repeats(texts: Sequence[str]) -> bool:
     starts: dict[str, list[str]] = {}
     for text in texts:
         others = starts.setdefault(" ".join(text.split(None, 3)[:3]).casefold(), [])
-        if others and normal_form(text) in map(normal_form, others):
+        if others and normalised(text) in map(normalised, others):
             return True
         others.append(text)
     return False
@@ -34,9 +22,9 @@ def repeats(texts: Sequence[str]) -> bool:
 
 def stands_in(answers: Iterable[str], passages: Sequence[str]) -> Iterator[bool]:
     """For each answer, whether a passage holds it as whole words, up to case and white space."""
-    texts = [normal_form(passage) for passage in passages]
+    texts = [normalised(passage) for passage in passages]
     for answer in answers:
-        wanted = normal_form(answer).rstrip(".!")
+        wanted = normalised(answer).rstrip(".!")
         plain = len(wanted) < _SHORTEST_ANSWER or wanted in _NO_ANSWER
         yield not plain and any(_holds(text, wanted) for text in texts)
 

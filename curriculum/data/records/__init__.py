@@ -29,7 +29,6 @@ from curriculum.data.records.parsing import (
     parse,
     to_chat,
     to_messages,
-    without_nulls,
 )
 
 __all__ = [
@@ -53,5 +52,4 @@ __all__ = [
     "parse",
     "to_chat",
     "to_messages",
-    "without_nulls",
 ]

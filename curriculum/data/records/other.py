@@ -133,6 +133,18 @@ class Choice:
         return turns("user", self.prompt or self.messages or [])
 
 
+# lower case, and a space for whatever str.split() takes for one
+_FOLDED = bytes(32 if chr(n).isspace() else ord(chr(n).lower()) for n in range(128)) + bytes(128)
+
+
 def normalised(text: str) -> str:
-    """Text for comparing documents: NFKC, case folded, white space collapsed."""
+    """Text for comparing documents: NFKC, case folded, white space collapsed.
+
+    ASCII, which most texts are, takes a path some ten times faster.
+    """
+    if text.isascii():
+        data = text.encode().translate(_FOLDED)
+        while b"  " in data:
+            data = data.replace(b"  ", b" ")
+        return data.strip(b" ").decode()
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())

@@ -26,9 +26,9 @@ from curriculum.data.records.chat import (
 )
 from curriculum.data.records.messages import Message
 from curriculum.data.records.other import Choice, RetrievalRecord, Text
-from curriculum.data.sources import Address
+from curriculum.data.sources import Address, without_nulls
 from curriculum.errors import UserError
-from curriculum.library import nearest
+from curriculum.naming import nearest
 
 Record = ChatRecord | RetrievalRecord | Text | Choice
 
@@ -78,15 +78,6 @@ def parse(task: str, line: bytes, address: Address, *, strict: bool = False) -> 
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
     raise bad_record(address, detail, given)
-
-
-def without_nulls(value: Any) -> Any:
-    """The value without the keys that are null; elements of lists stay."""
-    if isinstance(value, dict):
-        return {key: without_nulls(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list):
-        return [without_nulls(item) for item in value]
-    return value
 
 
 def _object(line: bytes, address: Address) -> dict[str, Any]:

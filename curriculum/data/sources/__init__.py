@@ -8,5 +8,6 @@ function in `unpack.py`.
 from curriculum.data.sources.files import digest, expand, known_digest, stats
 from curriculum.data.sources.lines import Address
 from curriculum.data.sources.source import Source
+from curriculum.data.sources.unpack import without_nulls
 
-__all__ = ["Address", "Source", "digest", "expand", "known_digest", "stats"]
+__all__ = ["Address", "Source", "digest", "expand", "known_digest", "stats", "without_nulls"]

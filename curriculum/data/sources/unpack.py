@@ -144,18 +144,19 @@ def _write_batches(batches: Iterator[Any], out: BinaryIO) -> int:
         for start in range(0, batch.num_rows, _ROWS):
             for row in batch.slice(start, _ROWS).to_pylist():
                 try:
-                    out.write(orjson.dumps(_without_nulls(row)) + b"\n")
+                    out.write(orjson.dumps(without_nulls(row)) + b"\n")
                 except TypeError as error:
                     raise Damaged(f"row {written}: {error}; columns must be plain values") from None
                 written += 1
     return written
 
 
-def _without_nulls(value: Any) -> Any:
+def without_nulls(value: Any) -> Any:
+    """The value without the keys that are null; elements of lists stay."""
     if isinstance(value, dict):
-        return {k: _without_nulls(v) for k, v in value.items() if v is not None}
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
-        return [_without_nulls(item) for item in value]
+        return [without_nulls(item) for item in value]
     return value
 
 
