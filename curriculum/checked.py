@@ -3,13 +3,15 @@
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from curriculum.config import Config
 from curriculum.dry import DryRun, dry_run
 from curriculum.errors import RunError
 from curriculum.files import write_json
-from curriculum.lineage import base_key, finished_prefix, phase_keys
+from curriculum.lineage import Lineage, base_key, finished_phases, lineage
 from curriculum.plan.graph import order
+from curriculum.plan.keys import to_json
 from curriculum.plan.scale import scaled
 
 
@@ -17,7 +19,8 @@ from curriculum.plan.scale import scaled
 class CheckedPlan:
     """A plan that may start: as composed, as it will run, its budget, and a key for each phase.
 
-    `base_key`: that of the end of the plan it builds on, if `plan.init_from` names one.
+    `base_key`: that of the end of the plan it builds on, if `plan.init_from` names one. `lineage`:
+    what the keys stand for; None where a finding keeps the plan from starting.
     """
 
     composed: Config
@@ -25,6 +28,7 @@ class CheckedPlan:
     dry_run: DryRun
     keys: dict[str, str]
     base_key: str | None = None
+    lineage: Lineage | None = None
 
     @property
     def directory(self) -> Path:
@@ -40,13 +44,12 @@ def check(config: Config) -> CheckedPlan:
     looked = dry_run(replace(config, dry_run="data"), starting=True)
     if not looked.ok:
         return CheckedPlan(config, looked.ready, looked, {})
-    keys = phase_keys(looked.ready, config)
-    if keys is None:
+    found = lineage(looked.ready, config)
+    if found is None:
         raise RunError(f"plan {config.plan.name}: the length of a phase is still unknown")
-    cached = finished_prefix(looked.ready, keys)
-    return CheckedPlan(
-        config, looked.ready, looked.with_cached(cached), keys, base_key(config, hashed=True)
-    )
+    cached = [] if config.run.fresh else finished_phases(looked.ready, found.keys)
+    looked = looked.with_cached(cached)
+    return CheckedPlan(config, looked.ready, looked, found.keys, base_key(config), found)
 
 
 def finished_record(config: Config) -> str | None:
@@ -54,14 +57,20 @@ def finished_record(config: Config) -> str | None:
     directory = Path(config.run.dir)
     try:
         record = json.loads((directory / "finished.json").read_text(encoding="utf-8"))
-        keys = phase_keys(scaled(config), config)
+        found = lineage(scaled(config), config)
     except (OSError, ValueError, RunError):
         return None
-    if keys is None or record["key"] != list(keys.values())[-1]:
+    if found is None or record["key"] != next(reversed(found.keys.values())):
         return None
     if not (directory / "final" / "config.json").is_file():
         return None
     return f"{record['tables']}\neverything is up to date; the model is in {directory / 'final'}"
+
+
+def key_record(plan: CheckedPlan, phase: str) -> dict[str, Any]:
+    """What a phase's key stands for, down to what the plan starts from: kept beside its weights."""
+    assert plan.lineage is not None, "a plan that trains has passed its checks"
+    return to_json(plan.keys[phase], plan.lineage.chain(phase))
 
 
 def write_finished(plan: CheckedPlan, tables: str) -> None:

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from curriculum.errors import RunError, UserError
+from curriculum.faults import launcher
+from curriculum.faults.signals import INTERRUPTED, Interrupted, stop_on_signal
 from curriculum.verbs import call, listed
 
 if TYPE_CHECKING:
@@ -26,9 +28,9 @@ VERBS = {
     "data": ("curriculum.data_verb:main", "audit a plan's data, look at it, mend it"),
     "eval": ("curriculum.evaluate:main", "run a plan's probes on a run or a model"),
     "export": ("curriculum.export:main", "write a run's model as a Hugging Face directory"),
+    "store": ("curriculum.store.verb:main", "finished phases: list, compare with a plan, delete"),
     "dashboard": ("curriculum.tracking.dashboard:main", "open the tracker's web page"),
 }
-INTERRUPTED = 75
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,10 +39,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_help(), file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else UserError.exit_code
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # a user's own losses and scorers, however we were started
     try:
         return call(VERBS, arguments, "verb")
     except (UserError, RunError) as error:
         return _report(error)
+    except Interrupted:
+        print("stopped before anything was started", file=sys.stderr)
+        return INTERRUPTED
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -68,7 +75,7 @@ def run(argv: Sequence[str]) -> int:
         logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     gc.disable()  # composing builds many small objects that all live on: a fifth of its time
     config_dir, given, flags = parted("curriculum run", argv)
-    with searching(config_dir):
+    with searching(config_dir), stop_on_signal():
         overrides = rewritten(given, groups(config_dir))
         codes: list[int] = []
         task, conf = _job_task(codes), str(shipped()[0])
@@ -134,7 +141,8 @@ def _job(cfg: "DictConfig") -> int:
     hydra = HydraConfig.get()
     given = OmegaConf.to_container(hydra.overrides.task, resolve=False)
     assert isinstance(given, list)
-    if hydra.mode == RunMode.MULTIRUN and not any("run.dir=" in override for override in given):
+    own = any("run.dir=" in override and "${" in override for override in given)
+    if hydra.mode == RunMode.MULTIRUN and not own:
         cfg.run.dir = os.path.join(cfg.run.dir, job_suffix(given))
     config = typed(cfg, dict(hydra.runtime.choices))
     if not config.dry_run:
@@ -169,7 +177,9 @@ def _command_line(arguments: list[str]) -> Iterator[None]:
 
 def _report(error: UserError | RunError) -> int:
     for line in str(error).splitlines():
-        print(f"error: {line}", file=sys.stderr)
+        print(f"error: {line}", file=sys.stderr, flush=True)
+    if not error.again:
+        launcher.no_restart()  # last: it ends this process too
     return error.exit_code
 
 

@@ -50,7 +50,7 @@ def other_plan(config: Config, name: str, run_dir: str | Path) -> Config:
     with open_dict(cfg):
         for key, value in same.items():
             cfg[key] = value
-        cfg.run = {"dir": str(run_dir)}
+        cfg.run = {**same["run"], "dir": str(run_dir), "fresh": False}
     return typed(cfg, choices)
 
 
@@ -162,6 +162,9 @@ def _make_absolute(cfg: DictConfig, key: str) -> None:
 
 def _with_absolute_sources(config: Config) -> Config:
     """Patterns relative to the working directory, so that a saved configuration means the same."""
+    for settings in (config.choice_eval, *(p.choice_eval for p in config.plan.phases.values())):
+        if settings is not None:
+            settings.sets = {name: _absolute(place) for name, place in settings.sets.items()}
     for phase in config.plan.phases.values():
         data = phase.data
         data.heldout = [_absolute(pattern) for pattern in data.heldout]

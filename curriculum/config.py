@@ -56,6 +56,9 @@ class PhaseData:
     Either every source has a weight or none has. Without weights all records count alike. With
     them, `on_exhausted` says what the end of a source means: `stop` ends the mixture with the first
     source that is used up, `repeat` starts it again until the last one is.
+
+    `spellings`, `answer_prefix`: of choice records (docs/choice.md): how a choice may be written
+    behind its prompt, null as it stands, and what the assistant says before it.
     """
 
     sources: list[str | WeightedSource]
@@ -67,6 +70,8 @@ class PhaseData:
     on_short: Literal["error", "repeat"] = "error"
     on_unstable: Literal["refuse", "split"] = "refuse"
     loss_on: Literal["assistant", "last_assistant", "all"] = "assistant"
+    spellings: list[str] | None = None
+    answer_prefix: str = ""
 
     @property
     def patterns(self) -> list[str]:
@@ -91,12 +96,16 @@ class PhaseData:
 class Retrieval:
     """InfoNCE settings of a retrieval phase: `documents` a query, the positive included.
 
+    Embeddings are of each text's `last` token or the `mean` over its tokens, after the final norm
+    (`layer: -1`) or of the k-th decoder layer, counted from 1.
     `symmetric`: half of a query's loss is then its positive's, told from the step's other queries.
     """
 
     temperature: Positive
     documents: Annotated[int, Field(ge=1, strict=True)]
     symmetric: bool = False
+    layer: Literal[-1] | Count = -1
+    pooling: Literal["last", "mean"] = "last"
 
 
 @dataclass(config=_strict)
@@ -105,10 +114,15 @@ class Loss:
 
     `label_smoothing`: share of each target that is spread evenly over the vocabulary. `z_loss`:
     weight of the squared log normalizer, which keeps logits from drifting.
+
+    Of a choice phase `import_path` names the loss function, null the cross entropy to the target
+    distribution, and `kwargs` is what it gets besides; `curriculum.losses` has the contract.
     """
 
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     z_loss: NonNegative = 0.0
+    import_path: str | None = None
+    kwargs: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(config=_strict)
@@ -120,6 +134,44 @@ class Schedule:
     warmup_steps: NonNegativeInt
     decay_steps: NonNegativeInt
     min_ratio: Fraction
+
+
+@dataclass(config=_strict)
+class Merge:
+    """How a phase of `objective: merge` averages the weights of its parents.
+
+    `weights`: of every parent, relative to the others; null means that all count alike.
+    """
+
+    weights: dict[str, Positive] | None = None
+
+
+@dataclass(config=_strict)
+class ChoiceEval:
+    """Forward-only evaluations of packed choice sets, beside training.
+
+    `sets`: by name, a directory of a packed evaluation set, or files of choice records, which are
+    packed first. Due before a phase's first step (`at_start`), after every `interval` steps of it
+    (scaled like steps) and after its last one (`at_end`). `import_path`: the function that scores
+    the predictions, with `kwargs`; null only writes them. No set means no evaluation.
+    """
+
+    sets: dict[str, str] = field(default_factory=dict)
+    interval: Count | None = None
+    at_start: bool = False
+    at_end: bool = False
+    import_path: str | None = None
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+# What a merge may leave out, since it trains on nothing.
+_UNUSED_BY_A_MERGE = {
+    "task": "text",
+    "role": "generative",
+    "batch_size": 1,
+    "seq_len": 1,
+    "data": {"sources": []},
+}
 
 
 @dataclass(config=_strict)
@@ -143,6 +195,8 @@ class Phase:
     retrieval: Retrieval | None = None
     loss: Loss = field(default_factory=Loss)
     schedule: Schedule | None = None
+    merge: Merge | None = None
+    choice_eval: ChoiceEval | None = None
 
     @property
     def objective_name(self) -> str:
@@ -150,6 +204,18 @@ class Phase:
         if isinstance(self.objective, str):
             return self.objective
         return str(self.objective.get("_target_"))
+
+    @property
+    def is_merge(self) -> bool:
+        """True for a phase that averages its parents and takes no step."""
+        return self.objective == "merge"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete_merge(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and values.get("objective") == "merge":
+            return _UNUSED_BY_A_MERGE | dict(values)
+        return values
 
 
 @dataclass(config=_strict)
@@ -309,7 +375,8 @@ class Probes:
     """Forward-only evaluations. A limit of null means all held-out records.
 
     `phase_end_fraction`: part of the limits that is used at the end of a phase that is not the last
-    one; start and end of a plan use all.
+    one; start and end of a plan use all. `calibration_bins`: of confidence, in the calibration
+    error of choices.
     """
 
     at_start: bool
@@ -320,6 +387,8 @@ class Probes:
     generation_records: Count | None
     generation_max_tokens: Count
     batch_tokens: Count
+    choice_windows: Count | None = None
+    calibration_bins: Count = 15
 
 
 @dataclass(config=_strict)
@@ -356,10 +425,19 @@ class Audit:
 
 @dataclass(config=_strict)
 class Checkpoint:
-    """`every_steps` is scaled like steps; phase ends are always saved."""
+    """When to save, besides at the end of every phase, and what to keep.
 
-    every_steps: Count
+    `every_steps` counts within a phase, `every_minutes` since the last save; null means never.
+    Kept are the `keep_last` newest, the first at or after every multiple of `keep_every` (steps of
+    the plan), and with `keep_phase_ends` those at the end of a phase, which lie in the store
+    anyway. `every_steps` and `keep_every` are scaled like steps.
+    """
+
+    every_steps: Count | None
     keep_last: Count
+    every_minutes: Positive | None = None
+    keep_every: Count | None = None
+    keep_phase_ends: bool = False
 
 
 @dataclass(config=_strict)
@@ -375,6 +453,22 @@ class Tracking:
 @dataclass(config=_strict)
 class Directory:
     dir: str
+
+
+@dataclass(config=_strict)
+class Run(Directory):
+    """Where a run lies, and what happens where one has been before.
+
+    `fresh`: start anew; what lies in `dir` is kept under another name. `max_same_failures`: starts
+    that fail alike before the next one is refused; null means never. `stale_seconds`: without a
+    sign of life from another host until its lock counts as left behind; null means never.
+    `grace_seconds`: for a process that a signal asks to stop and that hangs; null means no limit.
+    """
+
+    fresh: bool = False
+    max_same_failures: Count | None = None
+    stale_seconds: Positive | None = None
+    grace_seconds: Positive | None = None
 
 
 @dataclass(config=_strict)
@@ -394,12 +488,19 @@ class Config:
     audit: Audit
     checkpoint: Checkpoint
     tracking: Tracking
-    run: Directory
+    run: Run
     store: Directory
     cache: Directory
     seed: NonNegativeInt
     dry_run: bool | Literal["data"]
     output: Literal["table", "json"]
+    choice_eval: ChoiceEval | None = None
+
+    def choice_eval_of(self, phase: str) -> ChoiceEval | None:
+        """A phase's own choice evals, else those of the run; None where no set is named."""
+        own = self.plan.phases[phase].choice_eval
+        settings = self.choice_eval if own is None else own
+        return settings if settings is not None and settings.sets else None
 
 
 def load(values: Mapping[str, Any]) -> Config:

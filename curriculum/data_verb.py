@@ -3,6 +3,8 @@
 data audit +plan=NAME [--config-dir DIR] [KEY=VALUE ...]
 data show PHASE [N] +plan=NAME [--config-dir DIR] [KEY=VALUE ...]
 data abstain IN OUT [KEY=VALUE ...]
+data pack-choice IN... OUT [KEY=VALUE ...]
+data unpack-choice DIR [N] [KEY=VALUE ...]
 """
 
 import json
@@ -24,6 +26,14 @@ COMMANDS = {
     "abstain": (
         "curriculum.data.abstention.command:main",
         "vary and balance the abstentions of a qa set",
+    ),
+    "pack-choice": (
+        "curriculum.data.packed_choice.command:pack",
+        "pack choice records for a choice phase or a choice eval",
+    ),
+    "unpack-choice": (
+        "curriculum.data.packed_choice.command:unpack",
+        "print the bins of a packed choice set as text",
     ),
 }
 USAGE = f"python -m curriculum data COMMAND ...\n\n{listed(COMMANDS)}"
@@ -64,6 +74,8 @@ def audit(argv: Sequence[str]) -> int:
 
 def show(argv: Sequence[str]) -> int:
     """Print window N (from 0) of a phase as the model gets it."""
+    from curriculum.data.choice_set import ChoiceSet
+    from curriculum.data.packed_choice.text import bin_text
     from curriculum.data.show import window_text
     from curriculum.data.tokenizer import load_tokenizer
 
@@ -74,10 +86,16 @@ def show(argv: Sequence[str]) -> int:
     name, number = words[0], int(words[1]) if len(words) == 2 else 0
     if name not in config.plan.phases:
         raise UserError(f"{name}: no such phase; phases: {', '.join(config.plan.phases)}")
+    if config.plan.phases[name].is_merge:
+        raise UserError(f"{name}: a merge averages phases and has no data; name one that trains")
     windows = prepared(config, [name])[name]
     if number >= len(windows):
         raise UserError(f"{number}: phase {name} has {len(windows)} prepared windows, from 0 on")
-    print(window_text(config, name, windows, number, load_tokenizer(config.model)))
+    tokenizer = load_tokenizer(config.model)
+    if isinstance(windows, ChoiceSet):
+        print(bin_text(windows.packed[number], number, tokenizer, windows.mix_components))
+    else:
+        print(window_text(config, name, windows, number, tokenizer))
     return 0
 
 

@@ -32,7 +32,7 @@ def dry_run(config: Config, cached: Collection[str] = (), *, starting: bool = Fa
         generate_demo(config)
     ready = scaled(config)
     missing = missing_data(ready)
-    present = [name for name in ready.plan.phases if name not in missing]
+    present = [n for n, p in ready.plan.phases.items() if n not in missing and not p.is_merge]
     counts: dict[str, WindowCount | None] = {}
     windows = prepared(ready, present) if prepare else {}
     if prepare:
@@ -59,15 +59,17 @@ def size(config: Config) -> float:
 def with_finished(looked: DryRun) -> DryRun:
     """The same with phases marked whose result is known to be in the store, hashing nothing."""
     config = looked.config
-    if config.plan.init_from is None or not Path(config.store.dir).is_dir():
+    if config.run.fresh or config.plan.init_from is None or not Path(config.store.dir).is_dir():
         return looked
-    from curriculum.lineage import finished_prefix, phase_keys
+    from curriculum.lineage import finished_phases, lineage
 
     try:
-        keys = phase_keys(looked.ready, config, hashed=False)
+        found = lineage(looked.ready, config, hashed=False)
     except (UserError, RunError):  # nowhere to start from: `plan/init-missing` says so
         return looked
-    return looked.with_cached(finished_prefix(looked.ready, keys))
+    if found is None:
+        return looked
+    return looked.with_cached(finished_phases(looked.ready, found.keys))
 
 
 def generate_demo(config: Config) -> None:
@@ -83,13 +85,19 @@ def generate_demo(config: Config) -> None:
 
 
 def missing_data(config: Config) -> dict[str, list[str]]:
-    """Phase -> patterns of its sources and held-out data that match no file."""
+    """Phase -> patterns of its sources, held-out data and choice evals that match no file."""
     wanted = {n: [*p.data.patterns, *p.data.heldout] for n, p in config.plan.phases.items()}
     if all(p.startswith(UNKNOWN_ROOT) for patterns in wanted.values() for p in patterns):
         return wanted
+    from curriculum.data.choice_data import data_files, packed_directories
     from curriculum.data.sources import expand
 
-    missing = {name: expand(patterns)[1] for name, patterns in wanted.items()}
+    phases = config.plan.phases
+    missing = {name: data_files(phases[name], each)[1] for name, each in wanted.items()}
+    for name in phases:
+        sets = config.choice_eval_of(name)
+        for place in sets.sets.values() if sets is not None else ():
+            missing[name] += [] if packed_directories(place) else expand([place])[1]
     return {name: patterns for name, patterns in missing.items() if patterns}
 
 
@@ -109,13 +117,13 @@ def prepared(config: Config, phases: Sequence[str]) -> dict[str, "WindowSet"]:
     from curriculum.data.tokenizer import load_tokenizer
     from curriculum.data.windows import Wanted, prepare_all
 
-    if not phases:
+    settings = {n: p for n, p in config.plan.phases.items() if n in phases and not p.is_merge}
+    if not settings:
         return {}
-    settings = {name: config.plan.phases[name] for name in phases}
     train = [Wanted(name, "train", _needed(phase)) for name, phase in settings.items()]
     heldout = [Wanted(name, "heldout") for name, phase in settings.items() if phase.data.heldout]
     sets = prepare_all(config, [*train, *heldout], load_tokenizer(config.model))
-    return dict(zip(phases, sets, strict=False))
+    return dict(zip(settings, sets, strict=False))
 
 
 def _needed(phase: Phase) -> int | None:

@@ -4,9 +4,13 @@
 
 RUN is a run directory (`config.yaml` and `final/`): its own configuration says what is measured.
 DIR is a Hugging Face directory, for which `+plan=NAME` says it. `output=json` prints one object.
+
+Steps of RUN's choice evals whose predictions no scorer has scored yet are scored first, by what the
+configuration names now. That is also possible for a run that is not finished.
 """
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +24,7 @@ from curriculum.probes.base import Evaluator, ProbeResult, model_values
 from curriculum.store import committed
 
 if TYPE_CHECKING:
+    from curriculum.choice_evals.rescore import Rescored
     from curriculum.engine.distributed import World
 
 USAGE = "usage: eval RUN|DIR [+plan=NAME] [--config-dir DIR] [KEY=VALUE ...]"
@@ -35,8 +40,12 @@ class Target:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Evaluate and print; 0, or 1 if a probe failed. Wrong paths and keys raise `UserError`."""
+    """Evaluate and print; 0, or 1 if a probe or a scorer failed. Wrong paths and keys raise
+    `UserError`."""
     path, overrides, config_dir = _arguments(argv)
+    rescored = rescore_run(path, overrides)
+    if rescored and not (path / "final" / "config.json").is_file():
+        return _print_rescored(rescored, path, overrides)
     target = find_target(path)
     config = configuration(target, overrides, config_dir)
 
@@ -52,6 +61,8 @@ def main(argv: Sequence[str]) -> int:
     check_vocabulary(config.model, len(tokenizer))
     suite = ProbeSuite.build(config, tokenizer)
     if all(probe.reason for probe in suite.probes):
+        if rescored:
+            return _print_rescored(rescored, path, overrides)
         raise RunError(
             f"plan {config.plan.name!r} has no held-out data that could be measured: "
             + "; ".join(suite.notes or ["none of its phases has a probe"])
@@ -60,8 +71,47 @@ def main(argv: Sequence[str]) -> int:
         results = suite.run(_open(config, target, ranks))
         if ranks.is_main:
             show = as_json if config.output == "json" else table
-            print(show(results, target.model_dir, config.plan.name))
-    return int(any(result.status == "failed" for result in results))
+            print(show(results, target.model_dir, config.plan.name, rescored))
+    failed = any(result.status == "failed" for result in results)
+    return int(failed or any(one.values is None for one in rescored))
+
+
+def rescore_run(path: Path, overrides: Sequence[str]) -> "list[Rescored]":
+    """Score what of a run's choice evals waits for it; nothing if `path` is no run, or no step
+    waits. Only the first of several processes does."""
+    from curriculum.choice_evals.rescore import has_choice_evals, rescore
+    from curriculum.data.tokenizer import load_tokenizer
+    from curriculum.plan.scale import scaled
+
+    if not (path / "config.yaml").is_file() or not has_choice_evals(path):
+        return []
+    if os.environ.get("RANK", "0") != "0" or any(_key(word) == "plan" for word in overrides):
+        return []
+    config = read_run(path / "config.yaml", overrides)
+    config = replace(config, run=replace(config.run, dir=str(path.absolute())))  # it may have moved
+    return rescore(config, scaled(config), lambda: load_tokenizer(config.model))
+
+
+def _print_rescored(rescored: "list[Rescored]", path: Path, overrides: Sequence[str]) -> int:
+    """What was scored of a run whose model cannot be measured, perhaps because it is not finished
+    yet."""
+    config = read_run(path / "config.yaml", overrides)
+    if config.output == "json":
+        shown = {"run": str(path), "choice_evals": [one.to_json() for one in rescored]}
+        print(json.dumps(shown, allow_nan=False, ensure_ascii=False))
+    else:
+        print("\n".join(_rescored_lines(rescored)))
+    return int(any(one.values is None for one in rescored))
+
+
+def _rescored_lines(rescored: "Sequence[Rescored]") -> list[str]:
+    from curriculum.choice_evals.summary import described
+
+    return [
+        f"choice eval {one.name}, step {one.step}: "
+        + (f"not scored: {one.reason}" if one.values is None else described(one.values))
+        for one in rescored
+    ]
 
 
 def check_vocabulary(model: Model, tokens: int) -> None:
@@ -183,17 +233,31 @@ def _model_of(directory: Path, model: Model) -> Model:
     return replace(model, path=str(directory), config=None, tokenizer=tokenizer, parameters=None)
 
 
-def as_json(results: Sequence[ProbeResult], model_dir: Path, plan: str) -> str:
-    """One JSON object: model, plan and the probes with their values."""
+def as_json(
+    results: Sequence[ProbeResult],
+    model_dir: Path,
+    plan: str,
+    rescored: "Sequence[Rescored]" = (),
+) -> str:
+    """One JSON object: model, plan, the probes with their values, and choice evals if any were
+    scored."""
     from curriculum.probes import to_json
 
     shown: dict[str, Any] = {"model": str(model_dir), "plan": plan}
     shown["probes"] = [to_json(result) for result in results]
+    if rescored:
+        shown["choice_evals"] = [one.to_json() for one in rescored]
     return json.dumps(shown, allow_nan=False, ensure_ascii=False)
 
 
-def table(results: Sequence[ProbeResult], model_dir: Path, plan: str) -> str:
-    """One line a value: probe, metric, value; absent and failed probes with their reason."""
+def table(
+    results: Sequence[ProbeResult],
+    model_dir: Path,
+    plan: str,
+    rescored: "Sequence[Rescored]" = (),
+) -> str:
+    """One line a value: probe, metric, value; absent and failed probes with their reason; one line
+    a step of a choice eval that was scored."""
     lines: list[tuple[str, str, str]] = [("probe", "metric", "value")]
     for result in results:
         if result.status != "ok":
@@ -207,7 +271,7 @@ def table(results: Sequence[ProbeResult], model_dir: Path, plan: str) -> str:
     for probe, metric, value in lines:
         shown.append(f"{probe if probe != before else '':<{first}}  {metric:<{second}}  {value}")
         before = probe
-    return "\n".join(line.rstrip() for line in shown)
+    return "\n".join(line.rstrip() for line in [*shown, *_rescored_lines(rescored)])
 
 
 def _number(value: float) -> str:

@@ -59,10 +59,10 @@ def sync_directory(directory: Path) -> None:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[int]:
     """Hold an exclusive lock; the kernel frees it when the process ends, however it ends.
 
-    Raises `RunError` where the lock's file cannot be made.
+    Gives the descriptor of the lock's file. Raises `RunError` where the lock's file cannot be made.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,4 +71,4 @@ def locked(path: Path) -> Iterator[None]:
         raise RunError(f"{path.parent}: cannot be written: {error.strerror or error}") from None
     with handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+        yield handle.fileno()

@@ -155,6 +155,8 @@ def _cards_of(plan: dict[str, Any]) -> list[str]:
 
 
 def _card_note(card: dict[str, Any]) -> str:
+    if card.get("objective") == "merge":
+        return "merge: averages the phases that it continues"
     length = card.get("steps") or card.get("max_steps")
     size = f"{length} x {card.get('batch_size')} x {card.get('seq_len')}"
     return f"{card.get('objective')} / {card.get('task')}, {card.get('role')}, {size}"

@@ -4,20 +4,23 @@
 is trained first if the store does not hold it), a checkpoint, or a Hugging Face directory.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from curriculum import store
 from curriculum.compose import other_plan
 from curriculum.config import Config
-from curriculum.data.sources import digest, expand, known_digest
+from curriculum.data.choice_data import data_files
+from curriculum.data.sources import digest, known_digest
 from curriculum.data.tokenizer import tokenizer_files
 from curriculum.errors import RunError, UserError
 from curriculum.plan import keys
-from curriculum.plan.graph import order
+from curriculum.plan.graph import unfinished
+from curriculum.plan.keys import Content, KeyRecord
 from curriculum.plan.scale import scaled
+from curriculum.plan.user_code import code_files
 
 Digest = Callable[[Sequence[Path | str], str], str | None]
 
@@ -45,6 +48,10 @@ def origin(config: Config) -> Origin:
         return Origin("plan", plan=start.removeprefix("plan:"))
     path = Path(start)
     if store.committed(path):
+        if (reason := store.damage(path)) is not None:
+            raise UserError(
+                f"plan.init_from={start}: broken checkpoint: {reason}; name another one"
+            )
         return Origin("checkpoint", path)
     if (path / "config.json").is_file():
         return Origin("pretrained", path)
@@ -63,60 +70,109 @@ def base(config: Config) -> Config:
     return other_plan(config, name, Path(config.run.dir).parents[1] / name / profile)
 
 
-def phase_keys(ready: Config, unscaled: Config, hashed: bool = True) -> dict[str, str] | None:
-    """Key of every phase of a scaled plan whose phases all have their `steps`.
+@dataclass(frozen=True)
+class Lineage:
+    """Records of a plan's phases in order, by name, and of all that lies before them, by key."""
+
+    phases: dict[str, KeyRecord]
+    before: dict[str, KeyRecord]
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """Key of every phase, in order."""
+        return {name: record.key for name, record in self.phases.items()}
+
+    def chain(self, name: str) -> dict[str, KeyRecord]:
+        """A phase's record and those of all that it descends from, by key; its own comes last."""
+        known = self.before | {record.key: record for record in self.phases.values()}
+        found: dict[str, KeyRecord] = {}
+        waiting = [self.phases[name].key]
+        for key in waiting:
+            if key in known and key not in found:
+                found[key] = known[key]
+                waiting += known[key].parents
+        return dict(reversed(found.items()))
+
+
+def lineage(ready: Config, unscaled: Config, hashed: bool = True) -> Lineage | None:
+    """What every phase of a scaled plan descends from; its phases all have their `steps`.
 
     `unscaled` is the same configuration as composed. With `hashed=False` no file is read: None
     where a digest or a length is not known from before.
     """
     look: Digest = digest if hashed else known_digest
     cache = ready.cache.dir
-    if any(phase.steps is None for phase in ready.plan.phases.values()):
+    trained = {name: phase for name, phase in ready.plan.phases.items() if not phase.is_merge}
+    if any(phase.steps is None for phase in trained.values()):
         return None
-    start = _origin_key(unscaled, look, hashed)
-    tokenizer = look(tokenizer_files(ready.model) or [], cache)
+    before = _before(unscaled, look, hashed)
+    tokenizer = _content(tokenizer_files(ready.model) or [], look, cache)
     data = {
-        name: look(expand(phase.data.patterns)[0], cache)
-        for name, phase in ready.plan.phases.items()
+        name: _content(data_files(phase, phase.data.patterns)[0], look, cache)
+        for name, phase in trained.items()
     }
-    if start is None or tokenizer is None or None in data.values():
+    code = {
+        name: _content(files, look, cache)
+        for name, phase in trained.items()
+        if (files := code_files(phase))
+    }
+    if before is None or tokenizer is None or None in [*data.values(), *code.values()]:
         return None
     template = ready.model.chat_template or ""
-    return keys.phase_keys(ready, start, data, keys.digest([tokenizer, template]))
+    tokenizer = Content(
+        keys.digest([tokenizer.digest, template]),
+        tokenizer.files | {"chat_template": keys.digest(template)},
+    )
+    origin_key = next(reversed(before))
+    return Lineage(keys.phase_records(ready, origin_key, data, tokenizer, code), before)
 
 
 def base_key(config: Config, hashed: bool = True) -> str | None:
     """Key of the end of the plan that `plan.init_from` names; None if it names none."""
     if origin(config).kind != "plan":
         return None
-    below = base(config)
-    found = phase_keys(scaled(below), below, hashed)
-    return None if found is None else list(found.values())[-1]
+    before = _before(config, digest if hashed else known_digest, hashed)
+    return None if before is None else next(reversed(before))
 
 
-def finished_prefix(ready: Config, phase_keys: dict[str, str] | None) -> list[str]:
-    """Phases from the start of the plan whose result lies in the store, in order."""
-    names: list[str] = []
-    if phase_keys is None:
-        return names
-    stored = [
-        n
-        for n, name in enumerate(order(ready.plan))
-        if store.finished(Path(ready.store.dir), phase_keys[name])
-    ]
-    # an earlier phase may have been deleted: its successors are still good
-    return order(ready.plan)[: stored[-1] + 1] if stored else names
+def finished_phases(ready: Config, phase_keys: Mapping[str, str]) -> list[str]:
+    """Phases that need not be run: stored, or leading to stored ones only."""
+    directory = Path(ready.store.dir)
+    stored = {name for name, key in phase_keys.items() if store.finished(directory, key)}
+    waiting = unfinished(ready.plan, stored)
+    return [name for name in phase_keys if name not in waiting]
 
 
-def _origin_key(config: Config, look: Digest, hashed: bool) -> str | None:
+def _before(config: Config, look: Digest, hashed: bool) -> dict[str, KeyRecord] | None:
+    """Records by key of what the plan starts from; the last one is the weights it continues."""
     start = origin(config)
-    if start.kind == "scratch":
-        return keys.digest(["scratch", config.seed, _architecture(config, look)])
     if start.kind == "plan":
-        return base_key(config, hashed)
-    assert start.path is not None
-    content = look(_weight_files(start.path), config.cache.dir)
-    return None if content is None else keys.digest([start.kind, content])
+        below = base(config)
+        found = lineage(scaled(below), below, hashed)
+        return None if found is None else found.chain(next(reversed(found.phases)))
+    told: dict[str, Any] = {"plan.init_from": config.plan.init_from}
+    if start.kind == "scratch":
+        architecture = _architecture(config, look)
+        if architecture is None:
+            return None
+        parts = {"plan.init_from": "scratch", "seed": config.seed, "model.config": architecture}
+    else:
+        assert start.path is not None
+        content = _content(_weight_files(start.path), look, config.cache.dir)
+        if content is None:
+            return None
+        parts = {"plan.init_from": start.kind, "weights": content.digest}
+        told |= {"weights": content.files}
+    record = KeyRecord(config.plan.name, None, [], parts, told)
+    return {record.key: record}
+
+
+def _content(files: Sequence[Path], look: Digest, cache: str) -> Content | None:
+    """Digest of all files, and of each."""
+    whole = look(files, cache)
+    if whole is None:
+        return None
+    return Content(whole, {str(file): str(look([file], cache)) for file in files})
 
 
 def _architecture(config: Config, look: Digest) -> object:

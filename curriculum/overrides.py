@@ -45,7 +45,7 @@ def job_suffix(overrides: Sequence[str]) -> str:
 
 
 _LONGEST = 120
-_NOT_IN_PATH = ("plan", "profile", "dry_run", "output")
+_NOT_IN_PATH = ("plan", "profile", "dry_run", "output", "run.dir", "run.fresh")
 
 
 def _rewritten(override: str, groups: Collection[str]) -> str:

@@ -1,4 +1,4 @@
-"""Tables and findings as text of a given width."""
+"""Tables and findings as text of a given width, and sizes."""
 
 import textwrap
 from collections.abc import Sequence
@@ -23,14 +23,28 @@ def grid(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) 
     return "\n".join(lines)
 
 
-def finding_lines(finding: Finding, message: str, width: int) -> list[str]:
-    """Severity, code and phase before the message, and the remedy below it."""
-    where = f" ({finding.phase})" if finding.phase else ""
-    head = f"  {finding.severity:8}{finding.code}{where}: "
-    return [
-        *_wrapped(head + message, " " * 10, width),
-        *_wrapped(" " * 10 + f"remedy: {finding.remedy}", " " * 18, width),
-    ]
+def finding_lines(findings: Sequence[Finding], width: int) -> list[str]:
+    """A block a finding: severity, code and phase before the message; examples and remedy below."""
+    if not findings:
+        return ["findings: none"]
+    lines = ["findings:"]
+    for finding in findings:
+        where = f" ({finding.phase})" if finding.phase else ""
+        head = f"  {finding.severity:8}{finding.code}{where}: "
+        message = finding.message.removeprefix(f"{finding.phase}: ")
+        lines += _wrapped(head + message, " " * 10, width)
+        lines += _wrapped(" " * 10 + f"remedy: {finding.remedy}", " " * 18, width)
+        lines += [f"{' ' * 10}e.g.    {place}" for place in finding.examples]
+    return lines
+
+
+def size_text(count: int) -> str:
+    """Bytes in the largest decimal unit that leaves at least one: `3.6 GB`."""
+    value, units = float(count), ["B", "kB", "MB", "GB", "TB", "PB"]
+    while value >= 1000 and len(units) > 1:
+        value /= 1000
+        units.pop(0)
+    return f"{value:.0f} {units[0]}" if units[0] == "B" else f"{value:.2f} {units[0]}"
 
 
 def _wrapped(text: str, indent: str, width: int) -> list[str]:

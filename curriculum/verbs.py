@@ -22,4 +22,5 @@ def call(table: Table, words: Sequence[str], kind: str) -> int:
 
 def listed(table: Table) -> str:
     """One line a word."""
-    return "\n".join(f"  {name:10} {about}" for name, (_, about) in table.items())
+    width = max(10, *map(len, table))
+    return "\n".join(f"  {name:{width}} {about}" for name, (_, about) in table.items())

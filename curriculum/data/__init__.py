@@ -11,6 +11,7 @@ The rooms, in the order in which a record passes through them:
     order       which record, and which window, comes at a position: a pure function of the seed
     chunks      windows on disk: Arrow IPC files beside one manifest
     window_set  a prepared set as a sequence, with its token counts
+    packed_choice   prompts with target distributions over choices: format, checks, packer
     files       a file is written whole or not at all
     windows     `prepare` and `find`: the content-addressed set of windows of a phase
 

@@ -10,13 +10,16 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from curriculum.data.examples import Item, Report
 from curriculum.errors import RunError
 from curriculum.files import replacing, write_json
+
+if TYPE_CHECKING:
+    from curriculum.data.packed_choice import Bin
 
 SCHEMA_VERSION = 2
 """Part of every set's key. Raise it with any change of what records turn into."""
@@ -31,7 +34,8 @@ class Window:
     `input_ids` int32 [T]; `seq_lens` int32 [S]; `loss_weights` float32 [T], position i belongs to
     the prediction of token i + 1 of the same example; `document_ids` int64 [S] for retrieval (a
     hash of the normalised text of query and documents), else empty; `record_ids` int64, the row of
-    the source of each example.
+    the source of each example. For choice, `choice` has the rows that predict an answer and
+    `mix_components` the names of its mixture; `loss_weights` are then those of the rows.
     """
 
     input_ids: np.ndarray
@@ -39,6 +43,8 @@ class Window:
     loss_weights: np.ndarray
     document_ids: np.ndarray
     record_ids: np.ndarray
+    choice: "Bin | None" = None
+    mix_components: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

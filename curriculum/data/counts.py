@@ -47,13 +47,14 @@ class Report:
             self.cuts[reason] += count
             _note(self.cut_at, reason, address)
 
-    def raise_errors(self, phase: str) -> None:
-        """`RunError` that lists the first records that the policy calls errors."""
+    def raise_errors(self, what: str) -> None:
+        """`RunError` that lists the first records that the policy calls errors; `what` they are
+        records of, as the message begins."""
         if self.errors:
             listed = [message for _, message in sorted(self.errors)[:_LISTED]]
             rest = len(self.errors) - len(listed)
             more = [f"and {rest} more among the records read so far"] if rest else []
-            head = f"phase {phase}: {len(self.errors)} record(s) cannot be used"
+            head = f"{what}: {len(self.errors)} record(s) cannot be used"
             raise RunError("\n".join([head, *listed, *more]))
 
 

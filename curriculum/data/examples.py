@@ -110,7 +110,7 @@ def build(
     for start in range(0, len(rows), _BATCH_RECORDS):
         part = rows[start : start + _BATCH_RECORDS]
         items += make(list(_parsed(source, part, phase, report)), phase, tokenizer, report)
-    report.raise_errors(name)
+    report.raise_errors(f"phase {name}")
     return items, report
 
 

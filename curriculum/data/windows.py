@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from curriculum.config import Config, Phase
-from curriculum.data import workers
+from curriculum.data import choice_data, workers
+from curriculum.data.choice_set import ChoiceSet
 from curriculum.data.chunks import (
     SCHEMA_VERSION,
     Manifest,
@@ -71,20 +72,33 @@ def prepare(
     split: Split,
     tokenizer: "PreTrainedTokenizerFast",
     needed: int | None,
-) -> WindowSet:
+) -> WindowSet | ChoiceSet:
     """`prepare_all` for one set."""
     return prepare_all(config, [Wanted(phase, split, needed)], tokenizer)[0]
 
 
 def prepare_all(
     config: Config, wanted: Sequence[Wanted], tokenizer: "PreTrainedTokenizerFast"
-) -> list[WindowSet]:
+) -> list[WindowSet | ChoiceSet]:
     """The sets that are wanted, or all there is of a source that has fewer windows.
 
     `config` is scaled. Of several processes that ask at once, one prepares and the others wait.
     Raises `UserError` or `RunError` in one line: missing files, no chat template, bad records, a
-    source that yields no window.
+    source that yields no window. The sets of choice phases are packed ones (`choice_data`).
     """
+    choices = {
+        want: choice_data.prepare(config, want.phase, want.split, tokenizer)
+        for want in wanted
+        if config.plan.phases[want.phase].task == "choice"
+    }
+    others = [want for want in wanted if want not in choices]
+    sets = iter(_prepare_records(config, others, tokenizer))
+    return [choices[want] if want in choices else next(sets) for want in wanted]
+
+
+def _prepare_records(
+    config: Config, wanted: Sequence[Wanted], tokenizer: "PreTrainedTokenizerFast"
+) -> list[WindowSet]:
     places = [_locate(config, want, tokenizer) for want in wanted]
     behind = {place.key: place for place in places if _behind(place)}
     for place in places:  # several phases may share a set of held-out windows
@@ -203,11 +217,13 @@ def _prepared(config: Config, place: _Place) -> WindowSet:
     return WindowSet(place.directory, manifest, config.seed, phase)
 
 
-def find(config: Config, phase: str, split: Split) -> WindowSet | None:
+def find(config: Config, phase: str, split: Split) -> WindowSet | ChoiceSet | None:
     """The set that `prepare` would continue, or None if nothing was prepared or a file changed.
 
     Reads no content of sources or tokenizer; stats only.
     """
+    if config.plan.phases[phase].task == "choice":
+        return choice_data.find(config, phase, split)
     patterns = _patterns(config, phase, split)
     files, missing = expand(patterns)
     pointer = None if missing or not files else _pointer(config, phase, split, files)
@@ -242,7 +258,7 @@ def _files(config: Config, phase: str, split: Split) -> list[list[Path]]:
     seen: set[Path] = set()
     for pattern in patterns:
         twice = [file for file in found[pattern] if file in seen]
-        if twice and config.plan.phases[phase].data.weights:
+        if twice and split == "train" and config.plan.phases[phase].data.weights:
             raise UserError(f"{option}: two weighted sources name {twice[0]}")
         groups.append([file for file in found[pattern] if file not in seen])
         seen.update(found[pattern])

@@ -1,13 +1,14 @@
 """Windows become one micro-batch: a single row of tokens, without padding."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 
 import numpy as np
 import torch
 
 from curriculum.data.windows import Window
+from curriculum.engine.choices import Choices, choices_of
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,8 @@ class Batch:
     `last` `[S]` is the last position of each text, `text_ids` `[S]` its identity,
     `groups` the number of texts of each retrieval group (query first).
     `windows` is 0 for a dummy, which keeps ranks in step and carries no loss. `window_lens` are the
-    tokens of each training window, end to end.
+    tokens of each training window, end to end. Of packed-choice windows, `rows` are the positions
+    that predict an answer, without `labels`; `choices` says among which tokens.
     """
 
     input_ids: torch.Tensor
@@ -33,11 +35,17 @@ class Batch:
     groups: list[int]
     windows: int
     window_lens: list[int] = field(default_factory=list)
+    choices: Choices | None = None
 
     @property
     def tokens(self) -> int:
         """Forward tokens; a dummy counts none."""
         return int(self.input_ids.shape[1]) if self.windows else 0
+
+    @property
+    def attended(self) -> int:
+        """Sum over tokens of the length of each one's example; a dummy counts none."""
+        return sum(length * length for length in self.seq_lens) if self.windows else 0
 
 
 @dataclass(frozen=True)
@@ -60,16 +68,21 @@ def collate(windows: Sequence[Window], device: torch.device) -> Batch:
         dummy = np.zeros(1, np.int32), np.ones(1, np.int32), np.zeros(1, np.float32)
         return _batch(*dummy, np.zeros(1, np.int64), [], 0, device)
     groups = [len(window.seq_lens) for window in windows if len(window.document_ids)]
-    return _batch(
+    choices = choices_of(windows, device)
+    weights = np.concatenate([window.loss_weights for window in windows])
+    batch = _batch(
         np.concatenate([window.input_ids for window in windows]),
         np.concatenate([window.seq_lens for window in windows]),
-        np.concatenate([window.loss_weights for window in windows]),
+        weights if choices is None else np.zeros_like(weights),
         np.concatenate([window.document_ids for window in windows]),
         groups,
         len(windows),
         device,
         [len(window.input_ids) for window in windows],
     )
+    if choices is None:
+        return batch
+    return replace(batch, rows=choices.positions, weights=choices.weights, choices=choices)
 
 
 def text_batch(texts: Sequence[Sequence[int]], device: torch.device) -> Batch:

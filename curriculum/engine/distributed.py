@@ -5,17 +5,21 @@ and its traps are the same everywhere.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from curriculum.config import Engine
-from curriculum.errors import UserError
+from curriculum.errors import RunError, UserError
+from curriculum.faults.signals import Interrupted, StopRequest
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -65,9 +69,45 @@ class World:
         dist.all_gather_object(gathered, value)
         return gathered
 
+    def from_main(self, find: Callable[[], T]) -> T:
+        """What `find` returns on rank 0, a picklable object, on every rank. Not for training.
+
+        A `UserError` or `RunError` that it raises is raised on every rank.
+        """
+        found: list[Any] = [None]
+        if self.is_main:
+            try:
+                found = [find()]
+            except (UserError, RunError) as error:
+                found = [_Raised(error)]
+        if self.size > 1:
+            dist.broadcast_object_list(found, src=0)
+        if isinstance(found[0], _Raised):
+            raise found[0].error
+        return found[0]
+
     def barrier(self) -> None:
         if self.size > 1:
             dist.barrier()
+
+    def stop_asked(self, stop: StopRequest) -> bool:
+        """Whether a signal asked any rank to stop: the same answer on every rank."""
+        if self.size == 1:
+            return stop.asked
+        # on the CPU: a device would have to finish all that it was given first
+        asked = torch.tensor(float(stop.asked))
+        dist.all_reduce(asked)
+        return bool(asked > 0)
+
+    def stop_together(self, stop: StopRequest) -> None:
+        """Raise `Interrupted` on every rank once a signal asked any of them to stop."""
+        if self.stop_asked(stop):
+            raise Interrupted
+
+
+@dataclass(frozen=True)
+class _Raised:
+    error: UserError | RunError
 
 
 def default_threads() -> int:
@@ -98,7 +138,7 @@ def world(engine: Engine) -> Iterator[World]:
     timeout = timedelta(seconds=engine.timeout_seconds)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     if "RANK" in os.environ:
-        dist.init_process_group(backend, timeout=timeout)
+        _join(backend, size, timeout)
     else:
         dist.init_process_group(
             backend, store=dist.HashStore(), rank=0, world_size=1, timeout=timeout
@@ -112,6 +152,43 @@ def world(engine: Engine) -> Iterator[World]:
         yield World(dist.get_rank(), size, engine.replicate, device, mesh)
     finally:
         dist.destroy_process_group()
+
+
+def _join(backend: str, size: int, timeout: timedelta) -> None:
+    """Meet the other ranks."""
+    rank = int(os.environ["RANK"])
+    try:
+        store = _own_store(timeout)
+        if store is None:
+            dist.init_process_group(backend, timeout=timeout)
+        else:
+            dist.init_process_group(
+                backend, store=store, rank=rank, world_size=size, timeout=timeout
+            )
+    except RuntimeError as error:  # torch.distributed's errors are, each by another name
+        cause = (str(error).strip() or repr(error)).splitlines()[0]
+        raise RunError(
+            f"rank {rank} of {size}: did not meet the other ranks ({cause[:200]}); one of them may "
+            "have ended before: its own message says why"
+        ) from error
+
+
+def _own_store(timeout: timedelta) -> dist.Store | None:
+    """A part of torchrun's store for this start alone, where torchrun runs on one machine.
+
+    torchrun keeps one store over its restarts, and ranks that start again would find the addresses
+    of dead ones in it and wait for them (pytorch/pytorch#135712). On several machines each torchrun
+    counts its restarts for itself, so that no number names the start for all:
+    TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 gives every start a new store there.
+    """
+    place = os.environ
+    if place.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return None
+    if place["LOCAL_WORLD_SIZE"] != place["WORLD_SIZE"]:
+        return None
+    address, port = place["MASTER_ADDR"], int(place["MASTER_PORT"])
+    store = dist.TCPStore(address, port, is_master=False, timeout=timeout)
+    return dist.PrefixStore(f"start_{place['TORCHELASTIC_RESTART_COUNT']}", store)
 
 
 def _device() -> torch.device:

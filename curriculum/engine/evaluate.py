@@ -4,19 +4,21 @@ Every rank makes the same calls with the same arguments and gets the same result
 out in turns; every rank runs the same number of forwards, the missing ones on dummies.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
 
 from curriculum.config import Config
+from curriculum.data.choice_set import choice_window
+from curriculum.data.packed_choice import Bin
 from curriculum.data.windows import Window
 from curriculum.engine.batch import collate, text_batch
 from curriculum.engine.distributed import World
-from curriculum.engine.head import token_cross_entropy
+from curriculum.engine.head import Embed, token_cross_entropy
 from curriculum.engine.model import (
     TrainModel,
     build_lm,
@@ -24,19 +26,30 @@ from curriculum.engine.model import (
     no_grad_forwards,
     wrap,
 )
+from curriculum.faults.signals import StopRequest
 
 T = TypeVar("T")
 
 
 class Evaluator:
-    """Evaluations of a model's present weights, in micro-batches of about `batch_tokens`."""
+    """Evaluations of a model's present weights, in micro-batches of about `batch_tokens`.
 
-    def __init__(self, model: TrainModel, world: World, batch_tokens: int) -> None:
+    Once a signal has asked any rank to stop, every rank raises `Interrupted` at the same place.
+    """
+
+    def __init__(
+        self,
+        model: TrainModel,
+        world: World,
+        batch_tokens: int,
+        stop: StopRequest | None = None,
+    ) -> None:
         self.model = model
         self.rank = world.rank
         self.world = world.size
         self._ranks = world
         self._batch_tokens = batch_tokens
+        self._stop = StopRequest() if stop is None else stop
 
     def losses(self, windows: Sequence[Window]) -> tuple[float, float]:
         """Sum of weighted negative log-likelihoods and sum of weights, over all windows."""
@@ -50,8 +63,14 @@ class Evaluator:
         loss_sum, weight_sum = self._ranks.sum(totals).tolist()
         return loss_sum, weight_sum
 
-    def embed(self, texts: Sequence[Sequence[int]]) -> np.ndarray:
+    def embed(
+        self,
+        texts: Sequence[Sequence[int]],
+        layer: int = -1,
+        pooling: Literal["last", "mean"] = "last",
+    ) -> np.ndarray:
         """L2-normalised embeddings `[N, hidden]` float32 of token lists, in their order."""
+        head = Embed(layer, pooling)
         chunks = chunk_by_tokens(texts, len, self._batch_tokens)
         mine: list[tuple[int, np.ndarray]] = []
 
@@ -61,9 +80,20 @@ class Evaluator:
 
         with no_grad_forwards(self.model):
             for number, chunk in self._turns(chunks):
-                self.model(text_batch(chunk, self._ranks.device), "embed", keep)
+                self.model(text_batch(chunk, self._ranks.device), head, keep)
                 mine[-1] = (number, mine[-1][1])
         return np.concatenate(self._in_order(mine, len(chunks)))
+
+    def choice_logits(self, bins: Sequence[Bin]) -> list[np.ndarray]:
+        """The logits of each bin's candidates, float32, laid out as its `choice_ids`."""
+        chunks = chunk_by_tokens(bins, lambda b: len(b.input_ids), self._batch_tokens)
+        mine: list[tuple[int, list[np.ndarray]]] = []
+        with no_grad_forwards(self.model):
+            for number, chunk in self._turns(chunks):
+                batch = collate([choice_window(one) for one in chunk], self._ranks.device)
+                logits, _ = self.model(batch, "choices", lambda logits: (logits, logits.sum()))
+                mine.append((number, _by_bin(logits.cpu().numpy(), chunk)))
+        return [one for part in self._in_order(mine, len(chunks)) for one in part]
 
     def generate(
         self, prompts: Sequence[Sequence[int]], max_new_tokens: int, stop_ids: Collection[int]
@@ -74,9 +104,10 @@ class Evaluator:
         chunks = chunk_by_tokens(order, cost, self._batch_tokens)
         mine: list[tuple[int, list[list[int]]]] = []
         with no_grad_forwards(self.model), gathered(self.model):
-            for number in range(self.rank, len(chunks), self.world):
-                chunk = [prompts[i] for i in chunks[number]]
-                mine.append((number, self._continue(chunk, max_new_tokens, stop_ids)))
+            for number, indices in self._turns(chunks):
+                chunk = [prompts[i] for i in indices]
+                if chunk:  # it has no collective, so that a dummy would be for nothing
+                    mine.append((number, self._continue(chunk, max_new_tokens, stop_ids)))
         outputs: list[list[int]] = [[] for _ in prompts]
         for indices, texts in zip(chunks, self._in_order(mine, len(chunks)), strict=True):
             for index, text in zip(indices, texts, strict=True):
@@ -104,14 +135,25 @@ class Evaluator:
             eos_token_id=stops,
             pad_token_id=stops[0],
             synced_gpus=False,
+            stopping_criteria=[self._given_up],
         )
         return [_until_stop(row, stop_ids) for row in generated[:, width:].tolist()]
 
-    def _turns(self, chunks: Sequence[list[T]]) -> list[tuple[int, list[T]]]:
-        """This rank's chunks with their numbers; the last one may be empty (a dummy)."""
+    def _given_up(self, ids: torch.Tensor, scores: object, **_: object) -> torch.Tensor:
+        """Ends a generation early once a signal asked to stop. An exception would not do: FSDP's
+        modules would stay in the middle of their forward, with their weights gathered."""
+        return torch.full((len(ids),), self._stop.asked, device=ids.device)
+
+    def _turns(self, chunks: Sequence[list[T]]) -> Iterator[tuple[int, list[T]]]:
+        """This rank's chunks with their numbers; the last one may be empty (a dummy).
+
+        Before each of them, and after the last, the ranks ask one another whether to stop.
+        """
         rounds = -(-len(chunks) // self.world)
-        numbers = range(self.rank, rounds * self.world, self.world)
-        return [(n, chunks[n] if n < len(chunks) else []) for n in numbers]
+        for number in range(self.rank, rounds * self.world, self.world):
+            self._ranks.stop_together(self._stop)
+            yield number, chunks[number] if number < len(chunks) else []
+        self._ranks.stop_together(self._stop)
 
     def _in_order(self, mine: list[tuple[int, Any]], count: int) -> list[Any]:
         """All ranks' numbered results in order, without those of dummies."""
@@ -135,6 +177,14 @@ def chunk_by_tokens(
     return chunks
 
 
+def _by_bin(logits: np.ndarray, bins: Sequence[Bin]) -> list[np.ndarray]:
+    """The padded rows `[R, K]` of some bins as one flat array a bin, without what pads."""
+    counts = [one.choice_counts for one in bins]
+    real = np.arange(logits.shape[1]) < np.concatenate([*counts, np.zeros(0, int)])[:, None]
+    ends = np.cumsum([one.sum() for one in counts], dtype=np.int64)
+    return np.split(logits[real], ends[:-1]) if bins else []
+
+
 def _until_stop(tokens: Sequence[int], stop_ids: Collection[int]) -> list[int]:
     for position, token in enumerate(tokens):
         if token in stop_ids:
@@ -142,8 +192,10 @@ def _until_stop(tokens: Sequence[int], stop_ids: Collection[int]) -> list[int]:
     return list(tokens)
 
 
-def open_evaluator(config: Config, directory: Path, world: World) -> Evaluator:
+def open_evaluator(
+    config: Config, directory: Path, world: World, stop: StopRequest | None = None
+) -> Evaluator:
     """An evaluator of the weights in a Hugging Face directory."""
     # a directory holds merged weights
     lm = build_lm(replace(config.model, lora=None), config.seed, directory)
-    return Evaluator(wrap(lm, config.engine, world), world, config.probes.batch_tokens)
+    return Evaluator(wrap(lm, config.engine, world), world, config.probes.batch_tokens, stop)

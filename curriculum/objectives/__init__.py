@@ -6,10 +6,11 @@ Objectives see micro-batches and head outputs; they know neither ranks nor shard
 import importlib
 from collections.abc import Callable
 
-from curriculum.config import Phase
+from curriculum.config import Phase, Plan
 from curriculum.errors import UserError
 from curriculum.objectives.base import Objective
 from curriculum.objectives.causal import Causal
+from curriculum.objectives.choice import ChoiceObjective
 from curriculum.objectives.generative import Generative
 from curriculum.objectives.retrieval import RetrievalObjective
 
@@ -17,7 +18,13 @@ OBJECTIVES: dict[str, Callable[[Phase], Objective]] = {
     "generative": Generative,
     "causal": Causal,
     "retrieval": RetrievalObjective,
+    "choice": ChoiceObjective,
 }
+
+
+def build_all(plan: Plan) -> dict[str, Objective]:
+    """The objective of every phase that trains, by its name. Raises `UserError`."""
+    return {name: build(name, phase) for name, phase in plan.phases.items() if not phase.is_merge}
 
 
 def build(name: str, phase: Phase) -> Objective:
@@ -32,7 +39,10 @@ def build(name: str, phase: Phase) -> Objective:
                 f"plan.phases.{name}.objective={phase.objective!r}: unknown objective; "
                 f"known: {', '.join(OBJECTIVES)}, or a mapping with _target_"
             )
-        return OBJECTIVES[phase.objective](phase)
+        try:
+            return OBJECTIVES[phase.objective](phase)
+        except UserError as error:
+            raise UserError(f"plan.phases.{name}: {error}") from None
     options = dict(phase.objective)
     target = str(options.pop("_target_", ""))
     module, _, attribute = target.rpartition(".")

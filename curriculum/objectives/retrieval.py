@@ -12,7 +12,7 @@ import torch
 
 from curriculum.config import Loss, Phase
 from curriculum.engine.batch import Batch
-from curriculum.engine.head import Head, Reduce, Sums
+from curriculum.engine.head import Embed, Head, Reduce, Sums
 from curriculum.errors import UserError
 from curriculum.objectives.base import Encode
 
@@ -22,8 +22,6 @@ class RetrievalObjective:
 
     With `retrieval.symmetric`, the mean of that and of the same from each positive to the queries.
     """
-
-    head: Head = "embed"
 
     def __init__(self, phase: Phase) -> None:
         if phase.retrieval is None:
@@ -40,6 +38,8 @@ class RetrievalObjective:
                 "objective=retrieval: label_smoothing and z_loss are for objectives of tokens; "
                 "remove `loss` from its card"
             )
+        how = Embed(phase.retrieval.layer, phase.retrieval.pooling)
+        self.head: Head = "embed" if how == Embed() else how
         self.temperature = phase.retrieval.temperature
         self.symmetric = phase.retrieval.symmetric
 

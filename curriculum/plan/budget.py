@@ -6,7 +6,7 @@ retrieval times the texts of a group), marked by `forward_exact`. FLOPs are an u
 length of attention, and in the rows of the head where trained tokens are unknown.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import ceil
 from typing import Any
@@ -42,14 +42,17 @@ class WindowCount:
 
 @dataclass(frozen=True)
 class PhaseBudget:
-    """One row of the dry run. What is unknown is None; `share` is by unit, in 0..1."""
+    """One row of the dry run. What is unknown is None; `share` is by unit, in 0..1.
+
+    A merge takes no steps and has neither batch nor sequence length nor rates: None.
+    """
 
     name: str
     role: str
     objective: str
     steps: int | None
-    batch_size: int
-    seq_len: int
+    batch_size: int | None
+    seq_len: int | None
     nominal_tokens: int | None
     forward_tokens: int | None
     forward_exact: bool
@@ -65,7 +68,8 @@ class PhaseBudget:
 
 @dataclass(frozen=True)
 class Budget:
-    """Rows in the order of training, and their totals (overall, by role, by objective)."""
+    """Rows in the order of training, and their totals (overall, by role, by objective, and what is
+    left to run)."""
 
     phases: list[PhaseBudget]
     totals: dict[str, Any]
@@ -74,13 +78,30 @@ class Budget:
         """`{"phases": [...], "totals": {...}}` of plain values."""
         return {"phases": [asdict(phase) for phase in self.phases], "totals": self.totals}
 
+    def with_cached(self, cached: Collection[str]) -> "Budget":
+        """The same with these phases marked as finished; `totals["left"]` sums up the others."""
+        rows = [replace(row, cached=row.name in cached) for row in self.phases]
+        waiting = [row for row in rows if not row.cached]
+        left = _sums(waiting)
+        left = {"phases": len(waiting), **left, "share": _shares(left, _sums(rows))}
+        return Budget(rows, {**self.totals, "left": left})
+
+
+def one_pass(phase: Phase) -> bool:
+    """True for a choice phase that no one gave a length: it sees each of its bins once."""
+    return phase.task == "choice" and phase.steps is None and phase.epochs is None
+
 
 def with_known_length(phase: Phase, windows: int) -> Phase:
-    """A phase measured in epochs of `windows` windows, with its exact number of steps instead.
+    """A phase measured by its `windows` windows, with its exact number of steps instead.
 
     `epochs` times the windows, divided by `batch_size` and rounded up, at most `max_steps`; the
-    last step takes its missing windows from the next epoch. Its data may then be repeated.
+    last step takes its missing windows from the next epoch. Its data may then be repeated. A phase
+    of `one_pass` takes the steps that its windows fill, and leaves the rest.
     """
+    if one_pass(phase):
+        steps = max(1, windows // phase.batch_size)
+        return replace(phase, steps=min(steps, phase.max_steps or steps), max_steps=None)
     if phase.steps is not None or phase.epochs is None:
         return phase
     steps = max(1, ceil(phase.epochs * windows / phase.batch_size))
@@ -108,9 +129,7 @@ def plan_budget(
     """Budget of a scaled configuration. `cached` names phases whose result is in the store."""
     config = settled(config, counts)
     size = model_size(config.model)
-    rows = [
-        _row(config, name, counts.get(name), size, name in cached) for name in order(config.plan)
-    ]
+    rows = [_row(config, name, counts.get(name), size) for name in order(config.plan)]
     overall = _sums(rows)
     rows = [replace(row, share=_shares(_sums([row]), overall)) for row in rows]
     totals = {
@@ -119,13 +138,15 @@ def plan_budget(
         "by_role": _grouped(rows, "role", overall),
         "by_objective": _grouped(rows, "objective", overall),
     }
-    return Budget(rows, totals)
+    return Budget(rows, totals).with_cached(cached)
 
 
 def _row(
-    config: Config, name: str, count: WindowCount | None, size: ModelSize | None, cached: bool
+    config: Config, name: str, count: WindowCount | None, size: ModelSize | None
 ) -> PhaseBudget:
     phase = config.plan.phases[name]
+    if phase.is_merge:
+        return _merge_row(name, phase)
     steps = phase_steps(phase)
     windows = None if steps is None else steps * phase.batch_size
     nominal = None if windows is None else windows * phase.seq_len
@@ -153,7 +174,30 @@ def _row(
         lr_start=_rate(config, name, 0),
         lr_end=None if steps is None else _rate(config, name, steps - 1),
         share={},
-        cached=cached,
+        cached=False,
+    )
+
+
+def _merge_row(name: str, phase: Phase) -> PhaseBudget:
+    """Averaging weights takes no steps and no tokens."""
+    return PhaseBudget(
+        name=name,
+        role=phase.role,
+        objective=phase.objective_name,
+        steps=0,
+        batch_size=None,
+        seq_len=None,
+        nominal_tokens=0,
+        forward_tokens=0,
+        forward_exact=True,
+        windows_needed=0,
+        windows_available=None,
+        windows_exact=False,
+        flops=0,
+        lr_start=None,
+        lr_end=None,
+        share={},
+        cached=False,
     )
 
 
@@ -163,7 +207,7 @@ def _texts(phase: Phase) -> int:
 
 
 def _head_rows(phase: Phase, forward: int | None, count: WindowCount | None) -> int:
-    if phase.objective_name == "retrieval":
+    if phase.objective_name in ("retrieval", "choice"):  # no row meets the whole vocabulary
         return 0
     if count is not None and count.trained_tokens is not None:
         return count.trained_tokens
@@ -178,12 +222,12 @@ def _rate(config: Config, phase: str, step: int) -> float | None:
         return None
 
 
-def _sums(rows: Iterable[PhaseBudget]) -> dict[str, int | None]:
+def _sums(rows: Sequence[PhaseBudget]) -> dict[str, int | None]:
     """Totals by column; None as soon as one phase is unknown."""
-    table = [[getattr(row, column) for column in _COLUMNS] for row in rows]
+    table = [[getattr(row, column) for row in rows] for column in _COLUMNS]
     return {
         column: None if None in values else sum(values)
-        for column, values in zip(_COLUMNS, zip(*table, strict=True), strict=True)
+        for column, values in zip(_COLUMNS, table, strict=True)
     }
 
 
@@ -204,6 +248,6 @@ def _grouped(
 ) -> dict[str, dict[str, Any]]:
     groups: dict[str, dict[str, Any]] = {}
     for key in dict.fromkeys(getattr(row, by) for row in rows):
-        sums = _sums(row for row in rows if getattr(row, by) == key)
+        sums = _sums([row for row in rows if getattr(row, by) == key])
         groups[key] = {**sums, "share": _shares(sums, overall)}
     return groups

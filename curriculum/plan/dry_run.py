@@ -1,6 +1,6 @@
 """What `dry_run=true` shows: one row a phase, totals by role and objective, findings."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,8 +41,7 @@ class DryRun:
 
     def with_cached(self, cached: Collection[str]) -> "DryRun":
         """The same, with these phases marked as finished before."""
-        phases = [replace(row, cached=row.name in cached) for row in self.budget.phases]
-        return replace(self, budget=replace(self.budget, phases=phases))
+        return replace(self, budget=self.budget.with_cached(cached))
 
     def to_json(self) -> dict[str, Any]:
         """Plain values: plan, profile, phases, totals, findings. What is unknown is None."""
@@ -62,7 +61,7 @@ class DryRun:
             grid(_TOTAL_HEAD, list(_total_rows(self.budget.totals)), width),
             self._scale(width),
             _notes(self.budget),
-            _findings(self.findings, width),
+            "\n".join(finding_lines(self.findings, width)),
         ]
         return "\n\n".join(block for block in blocks if block)
 
@@ -100,7 +99,7 @@ class DryRun:
 
 _PLAN_HEAD = (
     "#", "<phase", "<role", "<objective", "steps", "batch", "seq_len", "lr start", "lr end",
-    "<cached",
+    "<state",
 )  # fmt: skip
 _COST_HEAD = (
     "#", "<phase", "nominal", "share", "forward", "share", "windows", "available", "FLOPs", "share"
@@ -111,17 +110,18 @@ _TOTAL_HEAD = (
 
 
 def _plan_row(number: int, row: PhaseBudget) -> list[str]:
+    trains = row.batch_size is not None
     return [
         str(number),
         row.name,
         row.role,
         row.objective,
         _count(row.steps),
-        _count(row.batch_size),
-        _count(row.seq_len),
-        _figure(row.lr_start),
-        _figure(row.lr_end),
-        "yes" if row.cached else "no",
+        _count(row.batch_size) if trains else "-",
+        _count(row.seq_len) if trains else "-",
+        _figure(row.lr_start) if trains else "-",
+        _figure(row.lr_end) if trains else "-",
+        "cached" if row.cached else "to run",
     ]
 
 
@@ -136,7 +136,7 @@ def _cost_row(number: int, row: PhaseBudget) -> list[str]:
         bound + _count(row.forward_tokens),
         _percent(row.share["forward"]),
         _count(row.windows_needed),
-        at_least + _count(row.windows_available),
+        "-" if row.batch_size is None else at_least + _count(row.windows_available),
         _figure(row.flops),
         _percent(row.share["flops"]),
     ]
@@ -147,6 +147,9 @@ def _total_rows(totals: Mapping[str, Any]) -> Iterator[list[str]]:
         for name, sums in totals[group].items():
             yield _total_row(f"{group[3:]} {name}", sums, sums["share"])
     yield _total_row("all", totals, {})
+    left = totals["left"]
+    share = left["share"] if left["phases"] < totals["phases"] else {}
+    yield _total_row(f"to run ({left['phases']} phases)", left, share)
 
 
 def _total_row(name: str, sums: Mapping[str, Any], share: Mapping[str, float | None]) -> list[str]:
@@ -184,15 +187,6 @@ def _notes(budget: Budget) -> str:
     if any(row.windows_available is not None and not row.windows_exact for row in rows):
         notes.append(">= lower bound: the source holds more than was prepared")
     return "\n".join(notes)
-
-
-def _findings(findings: Sequence[Finding], width: int) -> str:
-    if not findings:
-        return "findings: none"
-    lines = ["findings:"]
-    for finding in findings:
-        lines += finding_lines(finding, finding.message, width)
-    return "\n".join(lines)
 
 
 def _count(value: int | None) -> str:

@@ -57,23 +57,24 @@ def model_size(model: Model) -> ModelSize | None:
 
 
 def training_flops(
-    size: ModelSize | None, forward_tokens: int, head_rows: int, sequence_length: int
+    size: ModelSize | None, forward_tokens: int, head_rows: int, sequence_length: float
 ) -> int | None:
-    """Operations of forward and backward over `forward_tokens` tokens in sequences of one length.
+    """Operations of forward and backward over `forward_tokens` tokens.
 
-    `head_rows`: positions that reach the output head. With `sequence_length` the longest that may
-    occur the figure is an upper bound.
+    `head_rows`: positions that reach the output head. `sequence_length`: mean over tokens of the
+    length of the example that each stands in; with the longest that may occur the figure is an
+    upper bound.
     """
     if size is None:
         return None
     body = 6 * size.active * forward_tokens
     head = 6 * size.hidden * size.vocabulary * head_rows
-    attention = 6 * size.layers * size.attention * forward_tokens * sequence_length
+    attention = round(6 * size.layers * size.attention * forward_tokens * sequence_length)
     return body + head + attention
 
 
 def forward_flops(
-    size: ModelSize | None, forward_tokens: int, head_rows: int, sequence_length: int
+    size: ModelSize | None, forward_tokens: int, head_rows: int, sequence_length: float
 ) -> int | None:
     """Operations of a forward pass alone: a third of `training_flops`."""
     flops = training_flops(size, forward_tokens, head_rows, sequence_length)

@@ -1,7 +1,10 @@
 """The plan as a directed acyclic graph: who continues whose weights, and in which order.
 
-`after: null` means the phase above in the plan; the first phase continues `plan.init_from`.
+`after: null` means the phase above in the plan; the first phase continues `plan.init_from`. Several
+phases may continue one; a phase of `objective: merge` continues several.
 """
+
+from collections.abc import Container
 
 from curriculum.config import Phase, Plan
 from curriculum.errors import UserError
@@ -58,6 +61,30 @@ def ancestors(plan: Plan, phase: str) -> list[str]:
     return max(lines, key=len, default=[])
 
 
+def unfinished(plan: Plan, finished: Container[str]) -> list[str]:
+    """Phases that have to be run to get the plan's model, in order.
+
+    The last phase, unless it is finished, and so up its lines of parents: what only leads to a
+    finished phase is not needed again.
+    """
+    edges, phases = parents(plan), order(plan)
+    needed = {phases[-1]}
+    for name in reversed(phases):
+        if name in needed and name not in finished:
+            needed.update(edges[name])
+    return [name for name in phases if name in needed and name not in finished]
+
+
+def closing(plan: Plan) -> list[str]:
+    """The phases that train last: nothing but merges follows them."""
+    edges, phases = parents(plan), order(plan)
+    trained_after: set[str] = set()
+    for name in reversed(phases):
+        if not plan.phases[name].is_merge or name in trained_after:
+            trained_after.update(edges[name])
+    return [n for n in phases if not plan.phases[n].is_merge and n not in trained_after]
+
+
 def _check_parents(name: str, phase: Phase, above: tuple[str, ...], known: list[str]) -> None:
     key = f"plan.phases.{name}.after"
     if phase.after == []:
@@ -67,7 +94,10 @@ def _check_parents(name: str, phase: Phase, above: tuple[str, ...], known: list[
             raise UserError(f"{key}={parent!r}: no such phase; phases: {', '.join(known)}")
     if len(set(above)) < len(above):
         raise UserError(f"{key}={list(above)}: a parent is named twice")
-    if len(above) > 1 and phase.objective_name != "merge":
+    if phase.is_merge and len(above) < 2:
+        given = f"{key}={list(above)}" if phase.after is not None else f"{key}=null"
+        raise UserError(f"{given}: objective merge averages several phases; name two or more")
+    if len(above) > 1 and not phase.is_merge:
         raise UserError(
             f"{key}={list(above)}: several parents need objective: merge, "
             f"not {phase.objective_name!r}"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 from math import floor
 
-from curriculum.config import Config, Phase, Scale, Schedule
+from curriculum.config import ChoiceEval, Config, Phase, Scale, Schedule
 
 
 def scaled(config: Config) -> Config:
@@ -18,13 +18,18 @@ def scaled(config: Config) -> Config:
     """
     scale = config.budget.scale
     phases = {name: _phase(phase, scale) for name, phase in config.plan.phases.items()}
-    every = times(config.checkpoint.every_steps, scale.steps)
+    saves = config.checkpoint
     return replace(
         config,
         plan=replace(config.plan, phases=phases),
         schedule=_schedule(config.schedule, scale),
-        checkpoint=replace(config.checkpoint, every_steps=every),
+        checkpoint=replace(
+            saves,
+            every_steps=_optional(saves.every_steps, scale.steps),
+            keep_every=_optional(saves.keep_every, scale.steps),
+        ),
         budget=replace(config.budget, scale=Scale(steps=1.0, batch_size=1.0, seq_len=1.0)),
+        choice_eval=_choice_eval(config.choice_eval, scale),
     )
 
 
@@ -41,7 +46,12 @@ def shown(value: int, factor: float) -> str:
 
 
 def phase_steps(phase: Phase) -> int | None:
-    """The steps of a phase as far as the plan alone says: `steps`, else the cap `max_steps`."""
+    """The steps of a phase as far as the plan alone says: `steps`, else the cap `max_steps`.
+
+    A merge takes none.
+    """
+    if phase.is_merge:
+        return 0
     return phase.steps if phase.steps is not None else phase.max_steps
 
 
@@ -56,7 +66,14 @@ def _phase(phase: Phase, scale: Scale) -> Phase:
         micro_batch_size=None if micro is None else min(micro, batch_size),
         seq_len=times(phase.seq_len, scale.seq_len),
         schedule=None if phase.schedule is None else _schedule(phase.schedule, scale),
+        choice_eval=_choice_eval(phase.choice_eval, scale),
     )
+
+
+def _choice_eval(settings: ChoiceEval | None, scale: Scale) -> ChoiceEval | None:
+    if settings is None:
+        return None
+    return replace(settings, interval=_optional(settings.interval, scale.steps))
 
 
 def _schedule(schedule: Schedule, scale: Scale) -> Schedule:

@@ -4,7 +4,8 @@ Three curves, each times `optim.lr` and the phase's `lr_scale`:
 
 - `wsd`: linear warm-up, plateau, linear decay to `min_ratio` (warmup-stable-decay, Hu et al.,
   2024, "MiniCPM"). Over the plan, warm-up counts from the plan's first step and decay lies inside
-  the last phase, so no rate depends on a later phase.
+  the last phase, so no rate depends on a later phase. Where the plan ends by merging branches,
+  each branch decays in its own last phase.
 - `cosine`: linear warm-up, then half a cosine down to `min_ratio` (Loshchilov and Hutter, 2017).
 - `constant`: linear warm-up, then 1.
 
@@ -18,7 +19,7 @@ from math import cos, pi
 
 from curriculum.config import Config, Schedule
 from curriculum.errors import UserError
-from curriculum.plan.graph import ancestors, order
+from curriculum.plan.graph import ancestors, closing, order
 from curriculum.plan.scale import phase_steps
 
 
@@ -45,13 +46,14 @@ def _extent(config: Config, schedule: Schedule, phase: str) -> tuple[int, int | 
     if schedule.scope == "phase":
         end = _known(length, phase) if schedule.kind != "constant" else None
         return 0, end, end
-    last = order(config.plan)[-1]
     if schedule.kind == "cosine":
+        last = order(config.plan)[-1]
         final = _known(phase_steps(config.plan.phases[last]), last)
         total = _steps_before(config, last, needed=True) + final
         return _steps_before(config, phase, needed=True), total, total
     before = _steps_before(config, phase, needed=schedule.warmup_steps > 0)
-    if phase != last or schedule.kind == "constant" or schedule.decay_steps == 0:
+    decays = schedule.kind != "constant" and schedule.decay_steps > 0
+    if not decays or phase not in closing(config.plan):
         return before, None, None
     return before, before + _known(length, phase), length
 

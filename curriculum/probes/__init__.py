@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from curriculum.config import Config
 from curriculum.errors import RunError, UserError
-from curriculum.probes import generation, perplexity, retrieval
+from curriculum.probes import choice, generation, perplexity, retrieval
 from curriculum.probes.base import (
     Evaluator,
     Prepared,
@@ -42,6 +42,7 @@ PROBES: Mapping[str, Callable[[Config, "PreTrainedTokenizerFast"], list[Prepared
     perplexity.KIND: perplexity.prepare,
     retrieval.KIND: retrieval.prepare,
     generation.KIND: generation.prepare,
+    choice.KIND: choice.prepare,
 }
 
 # Totals over the phases of one kind, made when all probes of that kind ran.
@@ -76,6 +77,7 @@ class ProbeSuite:
             perplexity_windows=part(limits.perplexity_windows),
             retrieval_queries=part(limits.retrieval_queries),
             generation_records=part(limits.generation_records),
+            choice_windows=part(limits.choice_windows),
         )
         return cls.build(replace(config, probes=fewer), tokenizer)
 
@@ -113,7 +115,7 @@ def run_probes(
 
 def check_heldout(config: Config) -> list[str]:
     """One line for each phase without held-out data; looks at names and sizes of files only."""
-    objectives = ("generative", "causal", "retrieval")
+    objectives = ("generative", "causal", "retrieval", "choice")
     return [
         f"phase {held.phase} will not be probed: {held.reason}"
         for held in heldout_sets(config, objectives)

@@ -14,19 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from curriculum.config import Config, Model, Phase
+from curriculum.data.choice_data import data_files
 from curriculum.data.records import BadRecord, Record, parse
-from curriculum.data.sources import Source, expand
+from curriculum.data.sources import Source
 from curriculum.errors import RunError
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from curriculum.data.packed_choice import Bin
     from curriculum.data.windows import Window
 
 Status = Literal["ok", "absent", "failed"]
-
-_UNMEASURED_OBJECTIVES = frozenset({"merge", "choice"})
-_UNMEASURED_TASKS = frozenset({"choice"})
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +43,10 @@ class Evaluator(Protocol):
 
     def embed(self, texts: Sequence[Sequence[int]]) -> "np.ndarray":
         """float32 [N, hidden], L2-normalised."""
+        ...
+
+    def choice_logits(self, bins: "Sequence[Bin]") -> "list[np.ndarray]":
+        """Of each bin, float32 as its `choice_ids`."""
         ...
 
     def generate(
@@ -117,15 +120,15 @@ class Heldout:
 
 
 def measured_as(phase: Phase) -> str | None:
-    """`generative`, `causal` or `retrieval`; None where none of them fits.
+    """`generative`, `causal`, `retrieval` or `choice`; None for a merge, which has no data.
 
     A user's own objective goes by its task.
     """
     name = phase.objective_name
-    if name in _UNMEASURED_OBJECTIVES or phase.task in _UNMEASURED_TASKS:
+    if name == "merge":
         return None
-    if phase.task == "retrieval":
-        return "retrieval"
+    if phase.task in ("retrieval", "choice"):
+        return phase.task
     if name in ("generative", "causal"):
         return name
     return "causal" if phase.task == "text" else "generative"
@@ -147,17 +150,19 @@ def heldout_sets(config: Config, objectives: Collection[str]) -> list[Heldout]:
         key: Any = name
         if data.heldout:
             same = (data.loss_on, data.on_over_long, data.on_bad_record, data.on_unstable)
-            key = (objective, phase.task, phase.seq_len, tuple(data.heldout), same)
+            own = repr(phase.loss) if objective == "choice" else None  # it is measured, too
+            key = (objective, phase.task, phase.seq_len, tuple(data.heldout), same, own)
         if key not in found:
-            files, reason = _files(data.heldout)
+            files, reason = _files(phase)
             found[key] = Heldout(name, phase, objective, files, reason, config.cache.dir)
     return list(found.values())
 
 
-def _files(patterns: list[str]) -> tuple[tuple[Path, ...], str | None]:
+def _files(phase: Phase) -> tuple[tuple[Path, ...], str | None]:
+    patterns = phase.data.heldout
     if not patterns:
         return (), "data.heldout is empty"
-    files, missing = expand(patterns)
+    files, missing = data_files(phase, patterns)
     if not files:
         return (), f"data.heldout matches no file: {', '.join(missing)}"
     if all(map(_is_blank, files)):

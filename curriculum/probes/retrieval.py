@@ -8,7 +8,7 @@ the worst rank is shown beside the means.
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -56,12 +56,14 @@ class RetrievalProbe:
     phase: str
     objective: str
     pool: Pool
+    layer: int = -1
+    pooling: Literal["last", "mean"] = "last"
     kind: str = KIND
     reason: str | None = None
 
     def run(self, evaluator: Evaluator) -> ProbeResult:
         pool = self.pool
-        embedded = evaluator.embed([*pool.documents, *pool.queries])
+        embedded = evaluator.embed([*pool.documents, *pool.queries], self.layer, self.pooling)
         documents, queries = embedded[: len(pool.documents)], embedded[len(pool.documents) :]
         found = ranks(queries, documents, pool.positives)
         bad = int((~np.isfinite(embedded).all(axis=1)).sum())
@@ -131,7 +133,10 @@ def _prepare(config: Config, held: Heldout, tokenizer: "PreTrainedTokenizerFast"
     )
     if not pool.queries:
         return held.absent(KIND, "the held-out files hold no record")
-    return RetrievalProbe(probe_name(held.phase, KIND), held.phase, held.objective, pool)
+    name, how = probe_name(held.phase, KIND), held.settings.retrieval
+    if how is None:
+        return RetrievalProbe(name, held.phase, held.objective, pool)
+    return RetrievalProbe(name, held.phase, held.objective, pool, how.layer, how.pooling)
 
 
 def build_pool(

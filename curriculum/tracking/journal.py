@@ -5,22 +5,31 @@ tracker and the report. Every rank keeps the ledger, since checkpoints are made 
 rank 0 writes.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from curriculum.choice_evals.summary import summaries
 from curriculum.config import Config
+from curriculum.errors import RunError
 from curriculum.files import write_json
 from curriculum.plan.budget import Budget
 from curriculum.plan.flops import model_size, training_flops
 from curriculum.probes import ProbeResult, storage
-from curriculum.tracking.ledger import Ledger, share_metrics
+from curriculum.tracking.ledger import Ledger, LedgerRow, share_metrics
 from curriculum.tracking.metrics import MetricsLog, MetricsRow, read_metrics, step_metrics
 from curriculum.tracking.report import end_tables, write_html
+from curriculum.tracking.speed import speed_metrics
 from curriculum.tracking.tracker import open_tracker
 
+if TYPE_CHECKING:
+    from curriculum.engine.step import StepResult
+
 START = "start"
+
+log = logging.getLogger(__name__)
 
 
 class Journal:
@@ -42,7 +51,7 @@ class Journal:
         self._metrics: MetricsLog | None = None
         if self._main:
             self._metrics = MetricsLog(self._directory / "metrics.jsonl")
-            self._metrics.cut(state.get("step", 0))
+            self._metrics.keep(_blocks(self.ledger))
 
     def open(self, composed: Config, dry_run_table: str) -> None:
         """Hand configuration and budget to the tracker."""
@@ -52,24 +61,26 @@ class Journal:
             {"dry_run.txt": dry_run_table},
         )
 
-    def begin(self, phase: str) -> None:
+    def begin(self, phase: str, key: str) -> None:
         settings = self._config.plan.phases[phase]
-        self.ledger.begin(phase, settings.role, settings.objective_name)
+        self.ledger.begin(phase, settings.role, settings.objective_name, key)
         self._tracker.start_phase(phase, settings.role, settings.objective_name)
 
-    def step(self, row: MetricsRow, recomputed_tokens: int, applied: bool) -> None:
+    def step(self, row: MetricsRow, result: "StepResult") -> None:
         """Write down one optimizer step."""
         settings = self._config.plan.phases[row.phase]
-        head_rows = 0 if settings.objective_name == "retrieval" else row.trained_tokens
+        headless = settings.objective_name in ("retrieval", "choice")
+        head_rows = 0 if headless else row.trained_tokens
         self.ledger.step(
             row.phase,
             nominal_tokens=settings.batch_size * settings.seq_len,
             forward_tokens=row.forward_tokens,
             trained_tokens=row.trained_tokens,
             seconds=row.seconds,
-            flops=training_flops(self._size, row.forward_tokens, head_rows, settings.seq_len),
-            recomputed_tokens=recomputed_tokens,
-            skipped=not applied,
+            flops=training_flops(self._size, row.forward_tokens, head_rows, result.example_length),
+            recomputed_tokens=result.recomputed_tokens,
+            skipped=not result.applied,
+            times=result.times,
         )
         if self._metrics is not None:
             self._metrics.append(row)
@@ -85,7 +96,10 @@ class Journal:
             self.ledger.probed(phase, seconds)
         if not self._main:
             return
-        storage.write(results, self._directory / "probes" / f"{phase}_{step}")
+        try:
+            storage.write(results, self._directory / "probes" / f"{phase}_{step}")
+        except (OSError, RunError) as error:
+            log.warning("results of probes after step %d: %s; training goes on", step, error)
         self._tracker.log_plan(
             {
                 f"probe/{result.name}/{name}": value
@@ -95,10 +109,43 @@ class Journal:
             step,
         )
 
-    def end(self, phase: str, step: int) -> None:
+    def choice_evaluated(self, phase: str, seconds: float) -> None:
+        """A choice eval ran in or beside a phase; every rank notes the time it took."""
+        if phase in self.ledger.rows:
+            self.ledger.probed(phase, seconds)
+
+    def choice_metrics(
+        self, name: str, step: int, values: Mapping[str, Any], diagram: Path | None
+    ) -> None:
+        """Track what is known of a set at a step (`metrics.json`), and its reliability diagram."""
+        self._tracker.log_plan(_choice_metrics(name, values), step)
+        if diagram is not None:
+            self._tracker.artifact(diagram)
+
+    def end(self, phase: str, step: int, peak_flops: float, peak_memory: int) -> None:
+        """A phase is trained. `peak_flops`: operations a second of matrix products, all ranks
+        together; `peak_memory`: bytes of this process."""
+        self.ledger.measured(phase, peak_flops, peak_memory)
         self.ledger.finish(phase)
         self._tracker.log_plan(share_metrics(self.ledger), step)
+        self._tracker.log(speed_metrics(self.ledger.rows[phase]), step)
         self._tracker.end_phase()
+
+    def reuse(self, phase: str, key: str, record: Mapping[str, Any]) -> int:
+        """Take over a phase that another run finished; the number of steps behind the plan now.
+
+        `record` is the state of the other run's journal.
+        """
+        rows = [LedgerRow(**row) for row in record["ledger"]["rows"] if row.get("key") == key]
+        for row in rows:
+            self.ledger.reuse(row)
+        if not rows:  # all that is known is that it is done
+            self.begin(phase, key)
+            self.ledger.finish(phase, "reused")
+        self.after = [ProbeResult(**result) for result in record["after"]] or self.after
+        if self._metrics is not None:
+            self._metrics.keep(_blocks(self.ledger))
+        return sum(row.steps for row in self.ledger.rows.values())
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint has to hold to continue this record."""
@@ -110,14 +157,15 @@ class Journal:
             "tracker": self._tracker.ids,
         }
 
-    def saved(self) -> None:
-        """A checkpoint was committed: bring the ledger's file up to it."""
+    def saved(self, state: Mapping[str, Any]) -> None:
+        """A checkpoint with this state was committed: bring the ledger's file up to it."""
         if self._main:
-            self.ledger.write(self._directory / "ledger.json")
+            write_json(self._directory / "ledger.json", state["ledger"])
 
     def finish(self) -> str:
         """Write ledger, report and tables; returns the tables."""
-        tables = end_tables(self.ledger, self.before, self.after)
+        evals = summaries(self._directory) if self._main else []
+        tables = end_tables(self.ledger, self.before, self.after, evals)
         if self._main:
             self.ledger.write(self._directory / "ledger.json")
             write_html(
@@ -127,6 +175,7 @@ class Journal:
                 metrics=read_metrics(self._directory / "metrics.jsonl"),
                 before=self.before,
                 after=self.after,
+                evals=evals,
             )
             self._tracker.artifact(self._directory / "report.html")
             self._tracker.artifact(self._directory / "ledger.json")
@@ -137,6 +186,43 @@ class Journal:
         self._tracker.finish(status)  # type: ignore[arg-type]
         if self._metrics is not None:
             self._metrics.close()
+
+
+def track_later(
+    config: Config,
+    ids: Mapping[str, Any] | None,
+    scored: Sequence[tuple[str, int, Mapping[str, Any]]],
+    files: Sequence[Path],
+) -> None:
+    """Add metrics of choice evals (set, step, values) and files to a run that is not going on.
+
+    `ids`: the tracker's, from a checkpoint; without them there is nothing to add to.
+    """
+    if not ids or not scored:
+        return
+    directory = Path(config.run.dir)
+    tracker = open_tracker(config, directory, ids)
+    tracker.start_plan(asdict(config))
+    for name, step, values in sorted(scored, key=lambda one: one[1]):
+        tracker.log_plan(_choice_metrics(name, values), step)
+    for file in files:
+        tracker.artifact(file)
+    tracker.finish("FINISHED" if (directory / "finished.json").is_file() else "KILLED")
+
+
+def _choice_metrics(name: str, values: Mapping[str, Any]) -> dict[str, float]:
+    numbers = {k: float(v) for k, v in values.items() if isinstance(v, int | float) and k != "step"}
+    return {f"choice_eval/{name}/{key}": value for key, value in numbers.items()}
+
+
+def _blocks(ledger: Ledger) -> dict[str, range]:
+    """Steps of the run, from 1, of each phase that it trained itself."""
+    blocks, done = {}, 0
+    for row in ledger.rows.values():
+        if row.status != "reused":
+            blocks[row.phase] = range(done + 1, done + 1 + row.steps)
+        done += row.steps
+    return blocks
 
 
 def write_inputs(directory: Path, composed: Config, dry_run: Mapping[str, Any]) -> None:

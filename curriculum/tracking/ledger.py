@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from curriculum.errors import RunError
@@ -29,7 +30,10 @@ class LedgerRow:
     `steps` counts every step that was computed; `skipped_steps` says how many of those were dropped
     because the loss or the gradient norm was not finite. `forward_tokens` leaves recomputation out,
     which `recomputed_tokens` counts. `flops` is None once any step's is unknown. `seconds` is the
-    steps' wall time, `probe_seconds` that of the probes.
+    steps' wall time, `probe_seconds` that of the probes; `times` says where the steps' went, of the
+    first rank. `peak_flops` is what the machines could do in matrix products, in operations a
+    second, `peak_memory` bytes of the first rank's process; both None until the phase has ended.
+    `key` says which weights came out of it (`plan.keys`).
     """
 
     phase: str
@@ -45,6 +49,10 @@ class LedgerRow:
     flops: float | None = 0.0
     seconds: float = 0.0
     probe_seconds: float = 0.0
+    times: dict[str, float] = field(default_factory=dict)
+    peak_flops: float | None = None
+    peak_memory: int | None = None
+    key: str | None = None
 
 
 @dataclass
@@ -58,11 +66,11 @@ class Ledger:
     planned: list[dict[str, Any]] = field(default_factory=list)
     rows: dict[str, LedgerRow] = field(default_factory=dict)
 
-    def begin(self, phase: str, role: str, objective: str) -> LedgerRow:
+    def begin(self, phase: str, role: str, objective: str, key: str | None = None) -> LedgerRow:
         """The phase's row: a new one, or the one that a resumed run continues."""
         row = self.rows.get(phase)
         if row is None:
-            row = self.rows[phase] = LedgerRow(phase, role, objective)
+            row = self.rows[phase] = LedgerRow(phase, role, objective, key=key)
         return row
 
     def step(
@@ -76,6 +84,7 @@ class Ledger:
         flops: float | None = None,
         recomputed_tokens: int = 0,
         skipped: bool = False,
+        times: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         """Add one step of a phase that has begun."""
         row = self.rows[phase]
@@ -87,6 +96,12 @@ class Ledger:
         row.trained_tokens += trained_tokens
         row.flops = None if row.flops is None or flops is None else row.flops + flops
         row.seconds += seconds
+        for part, spent in times.items():
+            row.times[part] = row.times.get(part, 0.0) + spent
+
+    def measured(self, phase: str, peak_flops: float, peak_memory: int) -> None:
+        """What the hardware could do, and what a phase took of its memory."""
+        self.rows[phase].peak_flops, self.rows[phase].peak_memory = peak_flops, peak_memory
 
     def probed(self, phase: str, seconds: float) -> None:
         """Add the wall time of probes that ran in or after a phase."""

@@ -5,6 +5,7 @@ are strict JSON, so a loss that is not finite is written as null. A process that
 writes leaves a torn last line, which every reader here ignores and the next writer removes.
 """
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ import orjson
 
 from curriculum.errors import RunError
 from curriculum.files import write_bytes
+
+log = logging.getLogger(__name__)
 
 _OPTIONS = orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY
 
@@ -42,23 +45,47 @@ class MetricsLog:
         self.path = path
         if path.exists() and not _whole(data := path.read_bytes()):
             write_bytes(path, _without_torn_line(data))
-        self._handle = path.open("ab")
+        self._handle = path.open("ab", buffering=0)
+        self._pending = b""
+        self._told = False
 
     def append(self, row: MetricsRow) -> None:
-        """Write one row and hand it to the operating system: it survives a kill of the process."""
-        self._handle.write(orjson.dumps(asdict(row), option=_OPTIONS))
-        self._handle.flush()
+        """Write one row and hand it to the operating system: it survives a kill of the process.
 
-    def cut(self, step: int) -> None:
-        """Keep the rows up to and with `step`, unchanged; the file is replaced as a whole."""
+        Where the disk takes no more, rows wait in memory for it.
+        """
+        self._pending += orjson.dumps(asdict(row), option=_OPTIONS)
+        self._write_pending()
+
+    def _write_pending(self) -> None:
+        try:
+            while self._pending:
+                self._pending = self._pending[self._handle.write(self._pending) :]
+            self._told = False
+        except OSError as error:
+            if not self._told:
+                log.warning(
+                    "%s: cannot be written: %s; its rows follow once they can be, training goes on",
+                    self.path,
+                    error.strerror,
+                )
+            self._told = True
+
+    def keep(self, blocks: Mapping[str, range]) -> None:
+        """Keep the rows of some phases, as far as they reach; the file is replaced as a whole.
+
+        `blocks`: the steps of each phase within the run. They are those that its rows have, unless
+        a phase before it was taken out of the record: then its rows are numbered anew.
+        """
         self._handle.close()
         data = self.path.read_bytes()
-        kept = b"".join(line for line, row in _rows(self.path, data) if row["step"] <= step)
+        kept = b"".join(_placed(line, row, blocks) for line, row in _rows(self.path, data))
         if kept != data:
             write_bytes(self.path, kept)
-        self._handle = self.path.open("ab")
+        self._handle = self.path.open("ab", buffering=0)
 
     def close(self) -> None:
+        self._write_pending()
         self._handle.close()
 
     def __enter__(self) -> "MetricsLog":
@@ -97,6 +124,15 @@ def step_metrics(row: MetricsRow) -> dict[str, float]:
         for name, value in values.items()
         if value is not None and abs(value) < float("inf")
     }
+
+
+def _placed(line: bytes, row: dict[str, Any], blocks: Mapping[str, range]) -> bytes:
+    """A row's line at its place in the record; empty if it has none."""
+    block = blocks.get(row["phase"], range(0))
+    if row["phase_step"] > len(block):
+        return b""
+    step = block[row["phase_step"] - 1]
+    return line if row["step"] == step else orjson.dumps({**row, "step": step}, option=_OPTIONS)
 
 
 def _whole(data: bytes) -> bool:

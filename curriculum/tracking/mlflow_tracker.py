@@ -6,8 +6,8 @@ process neither disturbs nor is disturbed.
 Continuing. The checkpoint holds the run ids, and the same runs are opened again. A run that was
 killed before its first checkpoint is found by the tag `curriculum.run`, which names its directory
 and configuration. Steps between the checkpoint and the end of the earlier process are computed
-again with equal values, so for each run and metric the steps up to the last one that the store
-holds are not logged again. Parameters are write-once: one that changed becomes the tag
+again with equal values, so for each run and metric the steps that the store holds are not logged
+again. Parameters are write-once: one that changed becomes the tag
 `changed.<name>`, and the artifact `config.yaml` is the newest configuration.
 
 Faults. Every call is guarded. The first failure is said in one line; metrics stay buffered for the
@@ -73,7 +73,7 @@ class MlflowTracker:
         self._phases: dict[str, str] = dict(ids.get("phases", {})) if same_store else {}
         self._open_phases: set[str] = set()
         self._reopened: set[str] = set()
-        self._last: dict[tuple[str, str], int] = {}
+        self._logged: dict[tuple[str, str], set[int]] = {}
         self._phase: str | None = None
         self._about: dict[str, tuple[str, str]] = {}
         self._config: Mapping[str, Any] = {}
@@ -325,18 +325,18 @@ class MlflowTracker:
             metrics = [
                 Metric(p.key, p.value, p.at_ms, p.step)
                 for p in batch
-                if p.step > self._last_step(run_id, p.key)
+                if p.step not in self._logged_steps(run_id, p.key)
             ]
             if metrics:
                 self._client.log_batch(run_id, metrics=metrics)
             sent = set(map(id, batch))
             self._points = deque(p for p in self._points if id(p) not in sent)
 
-    def _last_step(self, run_id: str, key: str) -> int:
-        """The last step that an earlier process logged, -1 if none."""
+    def _logged_steps(self, run_id: str, key: str) -> set[int]:
+        """The steps that an earlier process logged."""
         if run_id not in self._reopened:
-            return -1
-        if (run_id, key) not in self._last:
+            return set()
+        if (run_id, key) not in self._logged:
             history = self._client.get_metric_history(run_id, key)
-            self._last[run_id, key] = max((m.step for m in history), default=-1)
-        return self._last[run_id, key]
+            self._logged[run_id, key] = {metric.step for metric in history}
+        return self._logged[run_id, key]

@@ -6,20 +6,27 @@ The page is one file with inline CSS and SVG: it opens years later, without a ne
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from curriculum.files import write_bytes
 from curriculum.tracking.charts import legend, loss_chart, phase_colours, share_bars
 from curriculum.tracking.ledger import Ledger
 from curriculum.tracking.tables import (
+    CHOICE_EVALS,
+    PROBES,
     Change,
     Probed,
     amounts_table,
     changes,
+    eval_changes,
     figure,
     probe_table,
     share_table,
+    speed_table,
 )
+
+if TYPE_CHECKING:
+    from curriculum.choice_evals.summary import Summary
 
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:960px;margin:2rem auto;padding:0 1rem;color:#222}
@@ -29,20 +36,30 @@ td,th{padding:.2rem .8rem;text-align:right;border-bottom:1px solid #ddd}
 td:nth-child(-n+3),th:nth-child(-n+3){text-align:left}
 pre{overflow-x:auto;background:#f6f6f6;padding:1rem;font-size:12px;line-height:1.35}
 svg{width:100%;height:auto}svg text{font:11px system-ui,sans-serif;fill:#444}
+.diagram svg{width:auto;max-width:100%}
 .key{display:inline-block;margin-right:1rem}
 .key i{display:inline-block;width:.8em;height:.8em;margin-right:.35em}
 """
 
 
-def end_tables(ledger: Ledger, before: Sequence[Probed], after: Sequence[Probed]) -> str:
+def end_tables(
+    ledger: Ledger,
+    before: Sequence[Probed],
+    after: Sequence[Probed],
+    evals: Sequence["Summary"] = (),
+) -> str:
     """The text of a run's end, at most 100 columns: amounts by phase; shares by phase, role and
-    objective; probe values before and after."""
+    objective; probe values before and after; choice evals at their first step and at their last."""
     parts = [
         "Compute by phase: planned -> realised\n" + amounts_table(ledger),
+        "Speed by phase (MFU: model FLOP utilisation of the measured matrix-product peak)\n"
+        + speed_table(ledger),
         "Compute share in %: planned -> realised, each unit on its own (wall: realised alone)\n"
         + "\n\n".join(share_table(ledger, by) for by in ("phase", "role", "objective")),
         "Probes: before -> after\n" + probe_table(changes(before, after)),
     ]
+    if rows := eval_changes(evals):
+        parts.append("Choice evals: first -> last\n" + probe_table(rows, CHOICE_EVALS))
     return "\n\n".join(parts) + "\n"
 
 
@@ -54,6 +71,7 @@ def write_html(
     metrics: Sequence[Mapping[str, Any]],
     before: Sequence[Probed],
     after: Sequence[Probed],
+    evals: Sequence["Summary"] = (),
 ) -> None:
     """Write the page. `metrics` are rows of `metrics.jsonl`; anything may be empty."""
     phases = list(
@@ -63,7 +81,11 @@ def write_html(
     )
     colours = phase_colours(phases)
     tables = "\n\n".join(
-        [amounts_table(ledger), *(share_table(ledger, by) for by in ("phase", "role", "objective"))]
+        [
+            amounts_table(ledger),
+            speed_table(ledger),
+            *(share_table(ledger, by) for by in ("phase", "role", "objective")),
+        ]
     )
     body = [
         f"<h1>{escape(title)}</h1>",
@@ -74,6 +96,7 @@ def write_html(
         share_bars(ledger, colours),
         "<h2>Probes, before and after</h2>",
         _probe_rows(changes(before, after)),
+        *_choice_evals(evals),
         "<h2>Ledger</h2>",
         f"<pre>{escape(tables)}</pre>",
     ]
@@ -86,10 +109,19 @@ def write_html(
     write_bytes(path, page.encode())
 
 
-def _probe_rows(rows: Sequence[Change]) -> str:
+def _choice_evals(evals: Sequence["Summary"]) -> list[str]:
+    """Nothing where there are none; else the table and a reliability diagram for each set."""
+    rows = eval_changes(evals)
+    if not evals:
+        return []
+    diagrams = [f'<div class="diagram">{one.diagram}</div>' for one in evals if one.diagram]
+    table = _probe_rows(rows, CHOICE_EVALS) if rows else "<p>No scorer is named.</p>"
+    return ["<h2>Choice evals, first and last</h2>", table, *diagrams]
+
+
+def _probe_rows(rows: Sequence[Change], header: Sequence[str] = PROBES) -> str:
     if not rows:
         return "<p>No probe ran.</p>"
-    header = ("held-out data", "probe", "metric", "before", "after", "difference")
     cells = [
         (r.phase, r.probe, r.metric, figure(r.before), figure(r.after), figure(r.difference, True))
         for r in rows

@@ -5,9 +5,13 @@ Every share stands under its unit, planned beside realised; what is unknown is a
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from curriculum.tracking.ledger import UNITS, By, Ledger, LedgerRow, total
+from curriculum.tracking.speed import OTHER, PARTS, time_shares, utilisation
+
+if TYPE_CHECKING:
+    from curriculum.choice_evals.summary import Summary
 
 WIDTH = 100
 DASH = "-"
@@ -80,6 +84,19 @@ def amounts_table(ledger: Ledger) -> str:
     return _table(header, lines, left=2) + "\n" + "; ".join(notes)
 
 
+def speed_table(ledger: Ledger) -> str:
+    """Rates, utilisation of the measured matrix-product peak, memory, and where the time went."""
+    header = ("phase", "tok/s", "trained/s", "MFU %", "peak MiB")
+    lines = []
+    for row in ledger.rows.values():
+        trained = f"{row.trained_tokens / row.seconds:,.0f}" if row.seconds else DASH
+        memory = DASH if row.peak_memory is None else f"{row.peak_memory / 2**20:,.0f}"
+        shares = time_shares(row)
+        cells = [percent(shares.get(part)) for part in (*PARTS, OTHER)]
+        lines.append((row.phase, _rate(row), trained, percent(utilisation(row)), memory, *cells))
+    return _table((*header, *(f"{part} %" for part in (*PARTS, OTHER))), lines, left=1)
+
+
 def share_table(ledger: Ledger, by: By) -> str:
     """Shares in percent, planned -> realised, one column a unit."""
     shares = ledger.shares(by)
@@ -91,14 +108,17 @@ def share_table(ledger: Ledger, by: By) -> str:
     return _table((by, *UNITS), lines, left=1)
 
 
-def probe_table(rows: Sequence[Change]) -> str:
+PROBES = ("held-out data", "probe", "metric", "before", "after", "difference")
+CHOICE_EVALS = ("choice eval", "steps", "metric", "before", "after", "difference")
+
+
+def probe_table(rows: Sequence[Change], header: Sequence[str] = PROBES) -> str:
     if not rows:
         return "no probe ran"
     lines = [
         (r.phase, r.probe, r.metric, figure(r.before), figure(r.after), figure(r.difference, True))
         for r in rows
     ]
-    header = ("held-out data", "probe", "metric", "before", "after", "difference")
     return _table(header, lines, left=3)
 
 
@@ -114,6 +134,18 @@ def changes(before: Iterable[Probed], after: Iterable[Probed]) -> list[Change]:
         old, new = (side.get(key, {}) for side in sides)
         for metric in _names(new, old):
             found.append(Change(probe, phase, metric, old.get(metric), new.get(metric)))
+    return found
+
+
+def eval_changes(evals: Iterable["Summary"]) -> list[Change]:
+    """Every metric of each choice eval, at its first scored step and at its last."""
+    found = []
+    for one in evals:
+        first, last = one.steps[0], one.steps[-1]
+        steps = f"{first.step} -> {last.step}"
+        for metric in _names(last.metrics, first.metrics):
+            values = first.metrics.get(metric), last.metrics.get(metric)
+            found.append(Change(steps, one.name, metric, *values))
     return found
 
 

@@ -4,13 +4,13 @@
 
 Needs `pip install trl datasets`. Sides run one after the other, `rounds` times, each in a process
 of its own with the same threads: `ours` and `trl` (packing, no gradient checkpointing) in float32
-and bfloat16, and `trl-defaults` (as `SFTConfig()` has it). A step is 4 windows of 2,048 tokens, of
-which 15% are trained; AdamW. Prints a table with medians and ratios, and JSON on the last line.
+and bfloat16, and `trl-defaults` (as `SFTConfig()` has it). A step is `--windows` (4) windows of
+2,048 tokens, of which 15% are trained; AdamW. Prints a table with medians and ratios, and JSON on
+the last line.
 """
 
 import argparse
 import json
-import os
 import resource
 import statistics
 import subprocess
@@ -20,35 +20,20 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from bench_inputs import (
+    LR,
+    MODELS,
+    SEQ_LEN,
+    TRAINED,
+    WINDOWS,
+    completion_mask,
+    configuration,
+    packed_windows,
+    threads,
+    write_inputs,
+)
 
-SEQ_LEN, WINDOWS = 2048, 4
-TRAINED = 0.15
-LR = 1e-4
 SIDES = ("ours-fp32", "ours-bf16", "trl-fp32", "trl-bf16", "trl-defaults")
-MODELS: dict[str, dict[str, Any]] = {
-    "tiny": {
-        "model_type": "qwen3",
-        "hidden_size": 256,
-        "intermediate_size": 768,
-        "num_hidden_layers": 6,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 64,
-        "vocab_size": 49152,
-        "tie_word_embeddings": True,
-    },
-    "smollm2": {
-        "model_type": "llama",
-        "hidden_size": 576,
-        "intermediate_size": 1536,
-        "num_hidden_layers": 30,
-        "num_attention_heads": 9,
-        "num_key_value_heads": 3,
-        "vocab_size": 49152,
-        "tie_word_embeddings": True,
-    },
-}
 
 
 def main() -> None:
@@ -56,20 +41,22 @@ def main() -> None:
     options.add_argument("--model", choices=MODELS, default="tiny")
     options.add_argument("--steps", type=int, default=4)
     options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--windows", type=int, default=WINDOWS)
     options.add_argument("--sides", default=",".join(SIDES))
     options.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     options.add_argument("--dir", type=Path, help=argparse.SUPPRESS)
     given = options.parse_args()
     if given.side:
         run = ours if given.side.startswith("ours") else trl
-        print(json.dumps(run(given.dir, given.side, given.steps)))
+        print(json.dumps(run(given.dir, given.side, given.steps, given.windows)))
         return
     sides = given.sides.split(",")
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         write_inputs(root, MODELS[given.model], given.steps)
         rounds = [
-            {side: measured(side, root, given.steps) for side in sides} for _ in range(given.rounds)
+            {side: measured(side, root, given.steps, given.windows) for side in sides}
+            for _ in range(given.rounds)
         ]
     report(given.model, sides, rounds)
 
@@ -103,29 +90,13 @@ def report(model: str, sides: list[str], rounds: list[dict[str, dict[str, float]
     print(json.dumps({"model": model, "sides": rows}))
 
 
-def measured(side: str, root: Path, steps: int) -> dict[str, float]:
-    command = [sys.executable, __file__, "--side", side, "--dir", str(root), "--steps", str(steps)]
+def measured(side: str, root: Path, steps: int, windows: int) -> dict[str, float]:
+    words = ["--side", side, "--dir", root, "--steps", steps, "--windows", windows]
+    command = [sys.executable, __file__, *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{side} failed:\n{done.stderr[-3000:]}")
     return json.loads(done.stdout.splitlines()[-1])
-
-
-def write_inputs(root: Path, config: dict[str, Any], steps: int) -> None:
-    """Weights of a random model, and examples of log-normal length, about 400 tokens on average."""
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    torch.manual_seed(0)
-    options = dict(config)
-    model = AutoConfig.for_model(options.pop("model_type"), **options)
-    AutoModelForCausalLM.from_config(model, dtype=torch.float32).save_pretrained(root / "model")
-    draws = np.random.default_rng(0)
-    lengths: list[int] = []
-    while sum(lengths) < (steps + 2) * WINDOWS * SEQ_LEN:
-        lengths.append(int(np.clip(draws.lognormal(5.8, 0.7), 20, SEQ_LEN)))
-    tokens = [draws.integers(3, config["vocab_size"], length).tolist() for length in lengths]
-    (root / "examples.json").write_text(json.dumps(tokens))
 
 
 def figures(seconds: list[float], tokens: float, trained: float, loss: float) -> dict[str, float]:
@@ -139,51 +110,21 @@ def figures(seconds: list[float], tokens: float, trained: float, loss: float) ->
     }
 
 
-def completion_mask(length: int) -> list[int]:
-    """The last 15% of an example are trained."""
-    trained = max(1, round(TRAINED * length))
-    return [0] * (length - trained) + [1] * trained
-
-
-def threads() -> int:
-    return len(os.sched_getaffinity(0))
-
-
-def ours(root: Path, side: str, steps: int) -> dict[str, float]:
-    from curriculum.compose import compose
-    from curriculum.data.pack import pack
-    from curriculum.data.windows import Window
+def ours(root: Path, side: str, steps: int, count: int) -> dict[str, float]:
     from curriculum.engine.distributed import world
     from curriculum.engine.model import build_lm, wrap
     from curriculum.engine.step import Engine
     from curriculum.objectives.generative import Generative
 
-    dtype = "bfloat16" if side.endswith("bf16") else "float32"
-    config = compose(
-        ["+plan=corrective", "profile=production", f"engine.dtype={dtype}",
-         f"model.path={root / 'model'}", "model=hf", f"engine.threads={threads()}"]
-    )  # fmt: skip
-    examples = json.loads((root / "examples.json").read_text())
-    lengths = np.array([len(example) for example in examples])
-    windows = []
-    for members in pack(lengths, SEQ_LEN):
-        masks = [completion_mask(len(examples[i])) for i in members]
-        windows.append(
-            Window(
-                input_ids=np.concatenate([examples[i] for i in members]).astype(np.int32),
-                seq_lens=lengths[members].astype(np.int32),
-                loss_weights=np.concatenate([[*m[1:], 0] for m in masks]).astype(np.float32),
-                document_ids=np.zeros(0, np.int64),
-                record_ids=members,
-            )
-        )
+    config = configuration(root, "bfloat16" if side.endswith("bf16") else "float32")
+    windows = packed_windows(root)
     with world(config.engine) as ranks:
         lm = build_lm(config.model, 0, root / "model")
         engine = Engine(wrap(lm, config.engine, ranks), ranks, config.engine, config.optim)
         objective = Generative(config.plan.phases["rag_qa"])
         seconds, results = [], []
         for step in range(steps + 1):
-            batch = windows[step * WINDOWS : (step + 1) * WINDOWS]
+            batch = windows[step * count : (step + 1) * count]
             began = time.perf_counter()
             results.append(engine.step(engine.micro_batches(batch, 1), objective, LR))
             seconds.append(time.perf_counter() - began)
@@ -193,7 +134,7 @@ def ours(root: Path, side: str, steps: int) -> dict[str, float]:
     return figures(seconds, tokens, trained, results[0].loss)
 
 
-def trl(root: Path, side: str, steps: int) -> dict[str, float]:
+def trl(root: Path, side: str, steps: int, count: int) -> dict[str, float]:
     import torch
     from datasets import Dataset
     from tokenizers import Tokenizer, models
@@ -223,7 +164,7 @@ def trl(root: Path, side: str, steps: int) -> dict[str, float]:
         "packing": True,
         "gradient_checkpointing": False,
         "per_device_train_batch_size": 1,
-        "gradient_accumulation_steps": WINDOWS,
+        "gradient_accumulation_steps": count,
         "bf16": side.endswith("bf16"),
         "max_grad_norm": 1.0,
     }

@@ -13,6 +13,7 @@ from typing import Any
 import model_reference as reference
 import tiny
 import torch
+from torch.distributed.checkpoint import FileSystemReader
 
 from curriculum import config as schema
 from curriculum import objectives
@@ -194,9 +195,40 @@ def checkpoints(ranks: World, folder: Path) -> Any:
     return found
 
 
+def halved(ranks: World, folder: Path) -> Any:
+    """Updates far below what bfloat16 can add to a weight, in bfloat16 compute."""
+    subject = engine(tiny.model_config(False), ranks, dtype="bfloat16")
+    objective = objectives.build("p", tiny.phase("causal", 3))
+    windows = tiny.windows(tiny.examples("causal"), 4)
+    before = full(subject)
+    for _ in range(40):
+        subject.step(subject.micro_batches(windows, 2), objective, 1e-5)
+    after = full(subject)
+    saved = folder / f"half-saved{ranks.size}"
+    checkpoint.save(saved, subject.model, subject.optimizer, {}, ranks)
+    stored = FileSystemReader(saved / "state").read_metadata().state_dict_metadata
+    other = engine(tiny.model_config(False), ranks, dtype="bfloat16")
+    checkpoint.load(saved, other.model, other.optimizer)
+    moved = sum(int((after[n] != before[n]).sum()) for n in before)
+    halves = {n: t.bfloat16() for n, t in before.items()}
+    lost = sum(int((t - 1e-5 == t).sum()) for t in halves.values())
+    count = sum(t.numel() for t in before.values())
+    return {
+        "moved": moved / count,
+        "lost_in_bfloat16": lost / count,
+        "moments": sorted(
+            {str(v.dtype) for state in subject.optimizer.state.values() for v in state.values()}
+        ),
+        "stored": sorted(
+            {str(m.properties.dtype) for m in stored.values() if hasattr(m, "properties")}
+        ),
+        "loaded_equal": exact(full(other)) == exact(after),
+    }
+
+
 CASES: dict[str, Callable[[World, Path], Any]] = {
     case.__name__: case
-    for case in (dense, experts, recomputed, compiled, pretrained, adapters, checkpoints)
+    for case in (dense, experts, recomputed, compiled, pretrained, adapters, checkpoints, halved)
 }
 
 

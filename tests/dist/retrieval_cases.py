@@ -13,6 +13,7 @@ from retrieval_reference import VARIANTS, made
 from curriculum import config as schema
 from curriculum import objectives
 from curriculum.engine.distributed import World, world
+from curriculum.engine.head import Embed
 from curriculum.engine.model import build_lm, wrap
 from curriculum.engine.step import Engine
 
@@ -92,7 +93,7 @@ def dropout_twice(ranks: World) -> Any:
     batches = subject.micro_batches(tiny.group_windows(tiny.groups()), 2)
     subject.model.train()
     torch.manual_seed(ranks.rank)
-    step = subject._encode(batches)
+    step = subject._encode(batches, Embed())
 
     def again() -> torch.Tensor:
         seen: list[torch.Tensor] = []
@@ -102,7 +103,7 @@ def dropout_twice(ranks: World) -> Any:
             return embeddings.sum(), embeddings.new_zeros(())
 
         for batch in batches:
-            subject.model(batch, "embed", keep)
+            subject.model(batch, Embed(), keep)
         return torch.cat([s for s, batch in zip(seen, batches, strict=True) if batch.groups])
 
     trained, third = again(), again()

@@ -9,6 +9,9 @@ Group = tuple[list[list[int]], list[int]]
 VARIANTS: dict[str, dict[str, object]] = {
     "plain": {},
     "symmetric": {"symmetric": True},
+    "mean": {"pooling": "mean"},
+    "layer 1": {"layer": 1},
+    "mean of layer 2": {"layer": 2, "pooling": "mean", "symmetric": True},
 }
 
 
@@ -17,16 +20,31 @@ def made(count: int) -> list[Group]:
     return tiny.groups()[-count:]
 
 
-def embed(lm: PreTrainedModel, text: list[int]) -> torch.Tensor:
-    state = lm.base_model(torch.tensor([text]), use_cache=False).last_hidden_state[0, -1]
+def embed(lm: PreTrainedModel, text: list[int], layer: int, pooling: str) -> torch.Tensor:
+    """By transformers' own hidden states, except of the last layer, which it gives normed."""
+    if layer == lm.config.num_hidden_layers:
+        seen: list[torch.Tensor] = []
+        norm = lm.base_model.norm.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+        lm.base_model(torch.tensor([text]), use_cache=False)
+        norm.remove()
+        states = seen[0][0]
+    else:
+        output = lm.base_model(torch.tensor([text]), use_cache=False, output_hidden_states=True)
+        states = output.hidden_states[layer][0]
+    state = states.mean(0) if pooling == "mean" else states[-1]
     return state / state.norm()
 
 
 def loss(
-    lm: PreTrainedModel, groups: list[Group], temperature: float, symmetric: bool = False
+    lm: PreTrainedModel,
+    groups: list[Group],
+    temperature: float,
+    symmetric: bool = False,
+    layer: int = -1,
+    pooling: str = "last",
 ) -> torch.Tensor:
     """Mean over queries; with `symmetric`, half of it is that over positives."""
-    vectors = [[embed(lm, text) for text in texts] for texts, _ in groups]
+    vectors = [[embed(lm, text, layer, pooling) for text in texts] for texts, _ in groups]
     # the ids of what answers each group's query, its own positive and those of equal queries
     right = [{other[1] for _, other in groups if other[0] == own[0]} for _, own in groups]
     losses = []

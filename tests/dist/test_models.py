@@ -29,8 +29,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def at(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What a number of ranks and replicas found, run once."""
     cases = {
-        (1, 1): ("experts", "recomputed", "pretrained", "adapters", "checkpoints"),
-        (2, 1): ("experts", "recomputed", "pretrained", "adapters", "checkpoints"),
+        (1, 1): ("experts", "recomputed", "pretrained", "adapters", "checkpoints", "halved"),
+        (2, 1): ("experts", "recomputed", "pretrained", "adapters", "checkpoints", "halved"),
         (4, 1): ("dense", "experts"),
         (4, 2): ("dense", "experts"),
     }
@@ -196,3 +196,14 @@ def test_exported_adapters(at: Any, folder: Path, name: str, ranks: int) -> None
         assert (base(tokens).logits - lm(tokens).logits).abs().max() > 1e-2
         adapted = PeftModel.from_pretrained(base, out / "adapter")
         torch.testing.assert_close(adapted(tokens).logits, lm(tokens).logits, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_bfloat16_compute_keeps_small_updates(at: Any, ranks: int) -> None:
+    """Master weights and moments are float32: what bfloat16 would round away adds up."""
+    found = at(ranks, 1)["halved"]
+    assert found["moved"] > 0.9
+    assert found["lost_in_bfloat16"] > 0.9  # by a step of the rate that these steps take
+    assert found["moments"] == ["torch.float32"]
+    assert found["stored"] == ["torch.float32"]
+    assert found["loaded_equal"]

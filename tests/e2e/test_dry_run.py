@@ -195,7 +195,10 @@ def test_hydra_flags_work(tmp_path):
     info = curriculum("run", "+plan=corrective", "--info", "defaults", cwd=tmp_path)
     assert info.returncode == 0 and "generative/rag_qa" in info.stdout and info.stderr == ""
     text = curriculum("run", "--help", cwd=tmp_path)
-    assert text.returncode == 0 and "plan: corrective, first_sft, foundation" in text.stdout
+    assert (
+        text.returncode == 0
+        and "plan: calibrated, corrective, first_sft, foundation" in text.stdout
+    )
     assert files(tmp_path) == set()
 
 

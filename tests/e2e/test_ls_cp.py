@@ -90,5 +90,5 @@ def test_wrong_names(tmp_path, arguments, message):
 
 def test_every_shipped_card_and_plan_is_listed(tmp_path):
     found = groups()
-    assert set(found["plan"]) == {"corrective", "first_sft", "foundation"}
+    assert set(found["plan"]) == {"calibrated", "corrective", "first_sft", "foundation"}
     assert {len(found[g]) for g in ("generative", "replay", "foundation")} == {5, 8, 3}

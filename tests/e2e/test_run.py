@@ -55,7 +55,7 @@ def beside(finished: Path, tmp_path: Path) -> Path:
     shutil.copytree(finished / ".curriculum" / "cache", tmp_path / ".curriculum" / "cache")
     store = tmp_path / ".curriculum" / "store"
     store.mkdir()
-    for entry in (finished / ".curriculum" / "store").iterdir():
+    for entry in (finished / ".curriculum" / "store").glob("[!.]*"):
         if json.loads((entry / "meta.json").read_text())["phase"].startswith("base_"):
             shutil.copytree(entry, store / entry.name)
     return tmp_path

@@ -127,7 +127,7 @@ def test_every_problem_has_its_line():
 
 
 def test_no_plan_lists_the_plans():
-    with pytest.raises(UserError, match="corrective, first_sft, foundation"):
+    with pytest.raises(UserError, match="calibrated, corrective, first_sft, foundation"):
         compose(["profile=demo"])
 
 

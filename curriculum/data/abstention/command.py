@@ -1,6 +1,5 @@
 """`python -m curriculum data abstain IN OUT share=0.10 [key=value ...]`"""
 
-import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from curriculum.data.abstention.report import summary, table
 from curriculum.data.sources import Source, expand
 from curriculum.errors import UserError
 from curriculum.files import write_json
+from curriculum.word_options import parted
 
 USAGE = "usage: python -m curriculum data abstain IN OUT share=0.10 [key=value ...]"
 HELP = f"""{USAGE}
@@ -43,7 +43,6 @@ one, and brought to a share of the set. Writes OUT and OUT.report.json.
   output=table             json: print the report as one JSON object
   cache_dir=.curriculum/cache   where compressed and columnar sources are unpacked
 """
-_OPTION = re.compile(r"[A-Za-z_]\w*=")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -83,12 +82,12 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _arguments(argv: Sequence[str]) -> tuple[str, Path, Options]:
-    """IN, OUT and the options. A path like `a=b.jsonl` is written `./a=b.jsonl`."""
-    paths = [word for word in argv if not _OPTION.match(word)]
+    """IN, OUT and the options."""
+    paths, words = parted(argv)
     if len(paths) != 2 or any(path.startswith("-") for path in paths):
         given = f"got {' '.join(paths)}" if paths else "none given"
         raise UserError(f"data abstain takes IN and OUT, {given}; {USAGE}")
-    options = parse_options([word for word in argv if _OPTION.match(word)])
+    options = parse_options(words)
     return paths[0], Path(paths[1]).expanduser(), options
 
 

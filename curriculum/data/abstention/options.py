@@ -1,15 +1,13 @@
 """What `data abstain` can be told: `key=value` words as one typed object."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from curriculum.errors import UserError
-from curriculum.naming import nearest
+from curriculum.word_options import parsed
 
 
 @dataclass(config=ConfigDict(extra="forbid", allow_inf_nan=False))
@@ -38,28 +36,5 @@ class Options:
 
 
 def parse_options(words: Sequence[str]) -> Options:
-    """The options of `key=value` words, the last one of a key counting.
-
-    `UserError` with one line for every unknown key and every wrong value.
-    """
-    given: dict[str, Any] = {}
-    for word in words:
-        key, _, value = word.partition("=")
-        given[key] = value
-    required = [field.name for field in fields(Options) if field.default is MISSING]
-    if missing := [name for name in required if name not in given]:
-        raise UserError(f"{missing[0]}: required, but not given; for example {missing[0]}=0.10")
-    try:
-        return TypeAdapter(Options).validate_python(given)
-    except ValidationError as error:
-        lines = [_complaint(detail) for detail in error.errors(include_url=False)]
-        raise UserError("\n".join(dict.fromkeys(lines))) from None
-
-
-def _complaint(detail: Mapping[str, Any]) -> str:
-    name = str(detail["loc"][0])
-    value = f"{name}={detail['input']}"
-    if detail["type"] != "unexpected_keyword_argument":
-        return f"{value}: {detail['msg'][0].lower()}{detail['msg'][1:]}"
-    known = [field.name for field in fields(Options)]
-    return f"{value}: unknown key; {nearest(name, known, 'valid keys:')}"
+    """The options of `key=value` words, the last one of a key counting. `UserError`."""
+    return parsed(words, Options, {"share": "0.10"})

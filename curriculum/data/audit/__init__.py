@@ -86,7 +86,7 @@ def _phases(config: Config, windows: Mapping[str, "WindowSet"], size: float) -> 
             name,
             found,
             facts(config.plan.phases[name].data.heldout, config.plan.phases[name].task),
-            windows.get(name),
+            None if config.plan.phases[name].task == "choice" else windows.get(name),
             training,
             size,
         )

@@ -1,6 +1,5 @@
 """The audit as a table for a terminal and as plain values."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +54,7 @@ class AuditReport:
         table = grid(_HEAD, rows, None)
         if max(map(len, table.splitlines())) > width:
             table = grid(_SHORT_HEAD, rows, None)
-        return "\n".join([table, "", *_findings(self.findings, width)])
+        return "\n".join([table, "", *finding_lines(self.findings, width)])
 
 
 def _row(row: PhaseFigures) -> list[str]:
@@ -74,14 +73,3 @@ def _row(row: PhaseFigures) -> list[str]:
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.1%}"
-
-
-def _findings(findings: Sequence[Finding], width: int) -> list[str]:
-    if not findings:
-        return ["findings: none"]
-    lines = ["findings:"]
-    for finding in findings:
-        message = finding.message.removeprefix(f"{finding.phase}: ")
-        lines += finding_lines(finding, message, width)
-        lines += [f"{' ' * 10}e.g.    {place}" for place in finding.examples]
-    return lines

@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from curriculum.data.abstention import assign
-from curriculum.data.demo import tasks, texts
+from curriculum.data.demo import choices, tasks, texts
 from curriculum.data.demo.abstentions import BANK
 from curriculum.data.demo.tokenizer import train_tokenizer
 from curriculum.data.demo.world import World, make_world
@@ -26,7 +26,7 @@ from curriculum.errors import UserError
 
 __all__ = ["PHASES", "PhaseData", "generate", "train_tokenizer"]
 
-VERSION = 9
+VERSION = 10
 MARKER = "demo.json"
 
 Record = dict[str, Any]
@@ -37,7 +37,7 @@ Draw = Callable[[World, random.Random], Record]
 class PhaseData:
     """What one phase's folder holds: the kind of record and how many of each split."""
 
-    kind: str  # a task of `tasks`, or messages | text | rhymes | retrieval
+    kind: str  # a task of `tasks`, or messages | text | rhymes | retrieval | choice
     train: int
     heldout: int
     # qa: share of unanswerable; text: towns, facts, recalls; retrieval: tiers
@@ -61,6 +61,7 @@ PHASES: dict[str, PhaseData] = {
     "retrieval_foundations": PhaseData("retrieval", 300, 100, ("school",)),
     "causal_school": PhaseData("text", 2400, 100, (2, 2, 2)),
     "causal_advanced": PhaseData("text", 1200, 100, (4, 4, 8)),
+    "calibration": PhaseData("choice", 6000, 400),
 }
 
 
@@ -158,6 +159,8 @@ def _draws(data: PhaseData, rng: random.Random, count: int, split: str) -> list[
         slots: list[str | None] = [*assign(missing, rng, BANK), *[None] * (count - missing)]
         rng.shuffle(slots)
         return [_qa_draw(paraphrase) for paraphrase in slots]
+    if data.kind == "choice":
+        return [choices.choice] * count
     if data.kind == "messages":
         answered = _qa_draw(None)
         basic = (

@@ -35,14 +35,26 @@ _MARKS = list("\n.,:;?![]()-'\"")
 _TOKEN = r"\w+|[^\w\s]|\n"
 
 
+# Phases whose words come last in the vocabulary: what came before them keeps its numbers.
+_LATER = ("calibration",)
+
+
 def corpus_words(root: Path) -> list[str]:
-    """All tokens of the corpus under `root`, held-out files included, sorted."""
+    """All tokens of the corpus under `root`, held-out files included, sorted; those that only the
+    last phases have come last."""
+    paths = sorted(root.glob("*/*.jsonl"))
+    later = [path for path in paths if path.parent.name in _LATER]
+    first = _words_of([path for path in paths if path not in later])
+    return [*sorted(first), *sorted(_words_of(later) - first)]
+
+
+def _words_of(paths: list[Path]) -> set[str]:
     chunks: set[str] = set()
-    for path in sorted(root.glob("*/*.jsonl")):
+    for path in paths:
         for line in path.read_bytes().splitlines():
             for text in _texts(orjson.loads(line)):
                 chunks.update(text.split())
-    return sorted({word for chunk in chunks for word in re.findall(_TOKEN, chunk)})
+    return {word for chunk in chunks for word in re.findall(_TOKEN, chunk)}
 
 
 def _texts(value: object) -> list[str]:

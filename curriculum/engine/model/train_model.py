@@ -13,10 +13,14 @@ from curriculum.engine.head import (
     Rows,
     Sums,
     Transform,
+    choice_logits,
+    embed_of,
     logits,
     pooled,
+    states_of,
     transform_of,
 )
+from curriculum.engine.model.blocks import decoder_layers
 from curriculum.engine.router import Router, router_loss, router_of, without_router_outputs
 
 
@@ -55,46 +59,57 @@ class TrainModel(torch.nn.Module):
         """The sums that `reduce` makes of a head's output; with gradient, router losses join them.
 
         rows:   `head.Rows`, hidden states of the positions that carry loss
-        embed:  `[S, hidden]` float32, L2-normalised embeddings of the row's texts
+        choices: `[R, K]` float32 logits of each row's candidate tokens, padded on the right
+        embed:  `[S, hidden]` float32, L2-normalised embeddings of the row's texts; `head.Embed`
+                instead of the name says of which layer, and how they are pooled
         logits: `[N, vocabulary]` float32 of the positions that carry loss
         """
-        hidden, router_logits = self._hidden(batch)
+        texts = embed_of(head)
+        hidden, router_logits = self._hidden(batch, texts.layer if texts else -1)
         loss, weight = self._head(hidden, batch, head, reduce)
         if self.router is not None and router_logits:
             loss = loss + router_loss(self.router, router_logits, batch, weight)
         return loss, weight
 
     def _head(self, hidden: torch.Tensor, batch: Batch, head: Head, reduce: Reduce) -> Sums:
-        if head == "embed":
-            return reduce(pooled(hidden, batch.last))
+        if (texts := embed_of(head)) is not None:
+            return reduce(pooled(hidden, batch.last, batch.seq_lens, texts.pooling))
         projection = self.lm.get_output_embeddings()
         rows = hidden.index_select(0, batch.rows)
         bias = getattr(projection, "bias", None)
+        if head == "choices":
+            weights = projection.weight, bias
+            return reduce(
+                choice_logits(rows, *weights, batch.choices, self.transform, self.chunk_rows)
+            )
         if head == "logits":
             return reduce(logits(rows, projection.weight, bias, self.transform))
         return reduce(Rows(rows, projection.weight, bias, self.transform, self.chunk_rows))
 
-    def _hidden(self, batch: Batch) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Final-norm states `[T, hidden]` of one row of examples, and `[T, experts]` router logits
-        of each sparse layer where they are wanted: evaluation measures the objective alone."""
+    def _hidden(self, batch: Batch, layer: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """A layer's states (-1: after the final norm) `[T, hidden]` of one row of examples, and
+        `[T, experts]` router logits of each sparse layer where they are wanted: evaluation
+        measures the objective alone."""
         arguments: dict[str, Any] = {"use_cache": False}
         if self.router is not None:
             arguments["output_router_logits"] = torch.is_grad_enabled()
         if self.isolates:
-            found = self.lm.base_model(
-                input_ids=batch.input_ids,
-                position_ids=batch.position_ids,
-                seq_lens=Lengths(batch.seq_lens),
-                **arguments,
-            )
-            return found.last_hidden_state[0], list(getattr(found, "router_logits", None) or ())
+            with states_of(decoder_layers(self.lm), layer) as states:
+                found = self.lm.base_model(
+                    input_ids=batch.input_ids,
+                    position_ids=batch.position_ids,
+                    seq_lens=Lengths(batch.seq_lens),
+                    **arguments,
+                )
+            return states(found)[0], list(getattr(found, "router_logits", None) or ())
         lengths = torch.tensor(batch.seq_lens, device=batch.input_ids.device)
         real = torch.arange(int(lengths.max()), device=lengths.device) < lengths[:, None]
         padded = torch.zeros(real.shape, dtype=torch.long, device=lengths.device)
         padded[real] = batch.input_ids[0]
-        found = self.lm.base_model(input_ids=padded, **arguments)
+        with states_of(decoder_layers(self.lm), layer) as states:
+            found = self.lm.base_model(input_ids=padded, **arguments)
         router_logits = getattr(found, "router_logits", None) or ()
-        return found.last_hidden_state[real], [part[real.flatten()] for part in router_logits]
+        return states(found)[real], [part[real.flatten()] for part in router_logits]
 
     def generate(self, **arguments: Any) -> torch.Tensor:
         with without_router_outputs(self.lm.config):

@@ -17,6 +17,7 @@ from curriculum.plan.checks.phase_share import phase_share
 from curriculum.plan.checks.replay_share import replay_share
 from curriculum.plan.checks.schedule_couples_phases import schedule_couples_phases
 from curriculum.plan.checks.starts_from_scratch import starts_from_scratch
+from curriculum.plan.checks.trailing_windows import trailing_windows
 from curriculum.plan.checks.unbounded_replay import unbounded_replay
 from curriculum.plan.checks.warmup_longer_than_first_phase import warmup_longer_than_first_phase
 
@@ -32,6 +33,7 @@ CHECKS: tuple[Callable[[CheckContext], Iterable[Finding]], ...] = (
     schedule_couples_phases,
     data_missing,
     data_short,
+    trailing_windows,
 )
 
 __all__ = ["CHECKS", "CheckContext", "run_checks"]

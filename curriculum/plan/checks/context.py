@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from curriculum.config import Config
 from curriculum.plan.budget import Budget, PhaseBudget
+from curriculum.plan.graph import closing
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,7 @@ class CheckContext:
     starting: bool
 
     @property
-    def last(self) -> PhaseBudget:
-        """The phase that the plan ends in."""
-        return self.budget.phases[-1]
+    def closing(self) -> list[PhaseBudget]:
+        """The phases that train last: one, or the ends of the branches that a last merge joins."""
+        names = closing(self.config.plan)
+        return [row for row in self.budget.phases if row.name in names]

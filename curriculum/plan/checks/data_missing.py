@@ -27,7 +27,10 @@ def data_missing(context: CheckContext) -> Iterator[Finding]:
     for phase, patterns in context.missing.items():
         if not patterns or phase in rootless:
             continue
-        if set(patterns) <= set(context.config.plan.phases[phase].data.heldout):
+        evals = context.config.choice_eval_of(phase)
+        if evals is not None and set(patterns) <= set(evals.sets.values()):
+            remedy = f"put it there, or set plan.phases.{phase}.choice_eval.sets={{}} (no evals)"
+        elif set(patterns) <= set(context.config.plan.phases[phase].data.heldout):
             remedy = f"put it there, or set plan.phases.{phase}.data.heldout=[] (no probes)"
         else:
             remedy = f"put it there, or set data.root or plan.phases.{phase}.data.sources"

@@ -7,9 +7,11 @@ from curriculum.plan.checks.context import CheckContext
 
 
 def ends_on_replay(context: CheckContext) -> Iterator[Finding]:
-    """Error if the last phase of the plan is replay."""
-    last = context.last
-    if last.role == "replay":
+    """Error if the last phase of the plan is replay; where branches are merged, if all of theirs
+    are."""
+    rows = context.closing
+    last = rows[-1]
+    if all(row.role == "replay" for row in rows):
         yield Finding(
             "plan/ends-on-replay",
             "error",

@@ -4,12 +4,13 @@ from collections.abc import Iterator
 
 from curriculum.finding import Finding
 from curriculum.plan.checks.context import CheckContext
+from curriculum.plan.scale import phase_steps
 
 
 def unbounded_replay(context: CheckContext) -> Iterator[Finding]:
     """Error per replay phase with neither `steps` nor `max_steps`."""
     for name, phase in context.config.plan.phases.items():
-        if phase.role == "replay" and phase.steps is None and phase.max_steps is None:
+        if phase.role == "replay" and phase_steps(phase) is None:
             length = "no length at all" if phase.epochs is None else f"only epochs={phase.epochs:g}"
             yield Finding(
                 "plan/unbounded-replay",

@@ -13,7 +13,7 @@ def warmup_longer_than_first_phase(context: CheckContext) -> Iterator[Finding]:
         own = plan.phases[row.name].schedule
         schedule = own or context.config.schedule
         within = place == 0 if schedule.scope == "plan" else True
-        if within and row.steps is not None and schedule.warmup_steps > row.steps:
+        if within and row.steps and schedule.warmup_steps > row.steps:
             key = f"plan.phases.{row.name}.schedule" if own else "schedule"
             yield Finding(
                 "plan/warmup-longer-than-first-phase",

@@ -36,6 +36,7 @@ OTHERS = [
     "retrieval_foundations",
     "causal_school",
     "causal_advanced",
+    "calibration",
 ]
 TARGETS = {
     "rag_qa": "answer",
@@ -254,6 +255,49 @@ def flat_texts(value: object) -> list[str]:
     if isinstance(value, dict):
         return [t for key, item in value.items() if key != "id" for t in flat_texts(item)]
     return [t for item in value for t in flat_texts(item)] if isinstance(value, list) else []
+
+
+def test_words_of_the_calibration_data_come_last_in_the_vocabulary(
+    corpus: Path, tokenizer: Any, tmp_path: Path
+) -> None:
+    """Every other word has the number that it has without that data."""
+    from transformers import PreTrainedTokenizerFast
+
+    for phase in (*CORRECTIVE, *OTHERS):
+        if phase != "calibration":
+            (tmp_path / "corpus" / phase).mkdir(parents=True)
+            for split in ("train", "heldout"):
+                source = corpus / phase / f"{split}.jsonl"
+                (tmp_path / "corpus" / phase / source.name).write_bytes(source.read_bytes())
+    count = demo.train_tokenizer(tmp_path / "corpus", tmp_path / "tokenizer")
+    without = PreTrainedTokenizerFast.from_pretrained(tmp_path / "tokenizer").get_vocab()
+    added = {word: place for word, place in tokenizer.get_vocab().items() if word not in without}
+    assert added == {"B": count, "C": count + 1}
+    assert without.items() <= tokenizer.get_vocab().items()
+
+
+@pytest.mark.parametrize("split", ["train", "heldout"])
+def test_targets_of_the_calibration_data_follow_from_the_lines(corpus: Path, split: str) -> None:
+    """Each line that is about the town of the question is as good an answer as the others."""
+    kinds: Counter[int] = Counter()
+    certain: Counter[str] = Counter()
+    for record in read(corpus, "calibration", split):
+        *lines, question = re.split(r"(?<=\.) ", record["prompt"])
+        relation, town = re.fullmatch(r"Which (\w+) does (\w+) have\?", question).groups()
+        letters = [re.fullmatch(r".+ \((\w)\)\.", line).group(1) for line in lines]
+        assert letters == record["choices"] == ["A", "B", "C"]
+        telling = [line.startswith(f"{town} has the {relation} ") for line in lines]
+        assert [town in line for line in lines] == telling
+        kinds[sum(telling)] += 1
+        if sum(telling) == 1:
+            assert record["answer"] == letters[telling.index(True)]
+            certain[record["answer"]] += 1
+        else:
+            likely = telling if any(telling) else [True] * 3
+            assert record["target_probs"] == [one / sum(likely) for one in likely]
+    total = kinds.total()
+    assert all(0.15 < kinds[n] / total < 0.35 for n in (0, 2)) and kinds[1] / total > 0.4
+    assert all(count > 0.25 * certain.total() for count in certain.values())
 
 
 def test_the_demo_model_has_room_for_the_vocabulary(tokenizer: Any) -> None:

@@ -33,7 +33,7 @@ def test_the_corrective_plan_is_clean(tmp_path):
 
 def test_one_file_a_check():
     modules = [check.__module__ for check in CHECKS]
-    assert len(set(modules)) == len(modules) == 11
+    assert len(set(modules)) == len(modules) == 12
 
 
 def test_ends_on_replay(base):
@@ -55,6 +55,23 @@ def test_the_end_is_where_the_graph_ends_not_the_file(base):
         **base,
     )
     assert codes(graph) == []
+
+
+def test_a_merge_ends_on_replay_if_all_its_branches_do(base):
+    def ends(b, c):
+        merged = {"objective": "merge", "after": ["b", "c"]}
+        phases = {
+            "a": phase(steps=90),
+            "b": phase(**b, steps=5, after="a"),
+            "c": phase(**c, steps=5, after="a"),
+            "d": merged,
+        }
+        curve = schedule("wsd", 0, 2, 0.1)
+        return {c: p for c, _, p in codes(config(phases, schedule=curve, **base))}
+
+    assert "plan/ends-on-replay" not in ends({}, REPLAY)
+    assert ends({}, REPLAY)["plan/decay-on-replay"] == "c"
+    assert ends(REPLAY, REPLAY)["plan/ends-on-replay"] == "c"
 
 
 def test_replay_share_counts_nominal_tokens(base):

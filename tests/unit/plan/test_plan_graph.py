@@ -4,7 +4,7 @@ import pytest
 from plan_builders import config, phase
 
 from curriculum.errors import UserError
-from curriculum.plan.graph import ancestors, order, parents
+from curriculum.plan.graph import ancestors, closing, order, parents, unfinished
 
 
 def plan_of(**after):
@@ -63,3 +63,43 @@ def test_a_parent_named_twice():
 def test_empty_plan():
     with pytest.raises(UserError, match="at least one phase"):
         order(config({}).plan)
+
+
+def diamond(**more):
+    branches = {"a": {}, "b": {"after": "a"}, "c": {"after": "a"}}
+    return plan_of(**branches, d={"objective": "merge", "after": ["b", "c"]}, **more)
+
+
+@pytest.mark.parametrize(
+    ("finished", "left"),
+    [
+        ([], ["a", "b", "c", "d"]),
+        (["a"], ["b", "c", "d"]),
+        (["a", "c"], ["b", "d"]),
+        (["b", "c"], ["d"]),  # what a led to is there
+        (["b"], ["a", "c", "d"]),
+        (["d"], []),
+    ],
+)
+def test_what_is_left_to_run(finished, left):
+    assert unfinished(diamond(), finished) == left
+
+
+def test_a_phase_deleted_in_the_middle_is_not_needed_again():
+    plan = plan_of(a={}, b={}, c={}, d={})
+    assert unfinished(plan, ["a", "c"]) == ["d"]
+
+
+def test_closing_phases():
+    assert closing(plan_of(a={}, b={}, c={})) == ["c"]
+    assert closing(diamond()) == ["b", "c"]
+    assert closing(diamond(e={})) == ["e"]
+    # b goes on in c, so it is no end of a branch although it is merged
+    plan = plan_of(a={}, b={}, c={}, d={"objective": "merge", "after": ["b", "c"]})
+    assert closing(plan) == ["c"]
+
+
+@pytest.mark.parametrize("after", [None, "b", ["b"]])
+def test_a_merge_needs_several_parents(after):
+    with pytest.raises(UserError, match="merge averages several phases; name two or more"):
+        order(plan_of(a={}, b={}, c={"objective": "merge", "after": after}))

@@ -1,12 +1,14 @@
 """Equal keys mean equal weights: what must change a key, and what must not."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
+from plan_builders import config, phase
 
 from curriculum.compose import compose
 from curriculum.plan.graph import order
-from curriculum.plan.keys import phase_keys
+from curriculum.plan.keys import Content, phase_records
 from curriculum.plan.scale import scaled
 
 
@@ -15,8 +17,9 @@ def keys(
 ) -> list[str]:
     config = scaled(compose(["+plan=corrective", *overrides]))
     names = order(config.plan)
-    content = {name: f"{name}{data if name == 'instruction' else ''}" for name in names}
-    return list(phase_keys(config, origin, content, tokenizer).values())
+    content = {n: Content(f"{n}{data if n == 'instruction' else ''}") for n in names}
+    found = phase_records(config, origin, content, Content(tokenizer))
+    return [record.key for record in found.values()]
 
 
 def changed(found: list[str]) -> list[int]:
@@ -37,6 +40,7 @@ def changed(found: list[str]) -> list[int]:
         "checkpoint.every_steps=7",
         "checks.max_replay_share=0.9",
         "plan.phases.qa_mixture.data.heldout=[]",
+        "plan.phases.qa_mixture.role=replay",
     ],
 )
 def test_layout_and_watching_are_no_part_of_a_key(override: str) -> None:
@@ -68,3 +72,31 @@ def test_origin_tokenizer_and_data_count() -> None:
     assert changed(keys(origin="other")) == list(range(1, 11))
     assert changed(keys(tokenizer="other")) == list(range(1, 11))
     assert changed(keys(data="other")) == list(range(3, 11))
+
+
+def branch_keys(weights=None, after=("b", "c"), **edits) -> dict[str, str]:
+    """Keys of a -> (b, c) -> d, their average."""
+    merged: dict[str, Any] = {"objective": "merge", "after": list(after)}
+    if weights:
+        merged["merge"] = {"weights": weights}
+    phases = {
+        "a": phase(**edits.get("a", {})),
+        "b": phase(after="a", **edits.get("b", {})),
+        "c": phase(after="a", **edits.get("c", {})),
+        "d": merged,
+    }
+    content = {name: Content(name) for name in "abc"}
+    found = phase_records(config(phases), "o", content, Content("t"))
+    return {name: record.key for name, record in found.items()}
+
+
+def test_an_edited_branch_leaves_the_other_one() -> None:
+    plain, edited = branch_keys(), branch_keys(b={"lr_scale": 0.5})
+    assert [name for name in plain if plain[name] != edited[name]] == ["b", "d"]
+
+
+def test_a_merge_is_known_by_its_parents_and_their_weights() -> None:
+    plain = branch_keys()["d"]
+    assert branch_keys({"b": 1, "c": 1})["d"] == plain  # what counts alike is uniform
+    assert branch_keys({"b": 2, "c": 6})["d"] == branch_keys({"b": 1, "c": 3})["d"] != plain
+    assert branch_keys({"b": 3, "c": 1})["d"] != branch_keys({"b": 1, "c": 3})["d"]

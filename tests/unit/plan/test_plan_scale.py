@@ -1,5 +1,7 @@
 """`budget.scale`."""
 
+from dataclasses import replace
+
 import pytest
 from plan_builders import config, corrective, phase, schedule
 
@@ -49,6 +51,13 @@ def test_intervals_scale_and_the_result_has_scale_one():
     assert after.plan.phases["a"].micro_batch_size == after.plan.phases["a"].batch_size == 1
     assert scaled(after) == after
     assert before.plan.phases["a"].steps == 50, "the given configuration is left alone"
+
+
+def test_what_is_kept_of_the_checkpoints_scales_and_never_stays_never():
+    before = config({"a": phase(steps=50)}, budget=DEMO)
+    policy = replace(before.checkpoint, every_steps=None, keep_every=500)
+    after = scaled(replace(before, checkpoint=policy)).checkpoint
+    assert (after.every_steps, after.keep_every, after.keep_last) == (None, 50, 1)
 
 
 def test_length_of_a_phase_from_the_plan_alone():

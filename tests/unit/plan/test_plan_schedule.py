@@ -99,3 +99,40 @@ def test_unknown_length_matters_only_where_it_is_used():
     for kind in ("wsd", "cosine"):
         with pytest.raises(UserError, match=r"plan\.phases\.open: its length is not known"):
             learning_rate(config(phases, schedule=schedule(kind, 2, 2, 0.0)), "b", 0)
+
+
+def branches(curve, **end):
+    """a (2 steps) -> b (3) and c (4), merged in d."""
+    phases = {
+        "a": phase(steps=2),
+        "b": phase(steps=3, after="a"),
+        "c": phase(steps=4, after="a"),
+        "d": {"objective": "merge", "after": ["b", "c"]},
+    }
+    return config({**phases, **end}, schedule=curve)
+
+
+def of_phase(settings, name):
+    steps = range(settings.plan.phases[name].steps)
+    return [learning_rate(settings, name, step) for step in steps]
+
+
+def test_branches_go_on_from_their_parent_and_decay_before_they_are_merged():
+    settings = branches(schedule("wsd", 4, 2, 0.0))
+    assert of_phase(settings, "a") == pytest.approx([0.25, 0.5])
+    assert of_phase(settings, "b") == pytest.approx([0.75, 1, 0.5])
+    assert of_phase(settings, "c") == pytest.approx([0.75, 1, 1, 0.5])
+
+
+def test_branches_do_not_decay_where_training_goes_on_after_the_merge():
+    settings = branches(schedule("wsd", 4, 2, 0.0), e=phase(steps=2))
+    assert of_phase(settings, "b") == pytest.approx([0.75, 1, 1])
+    assert of_phase(settings, "e") == pytest.approx([1, 0.5])
+
+
+def test_cosine_runs_over_the_longest_line():
+    settings = branches(schedule("cosine", 0, 0, 0.0), e=phase(steps=4, after="d"))
+    # a, then the branch with more phases or, of equal ones, the first, then e: 2 + 3 + 4 steps
+    expected = [(1 + cos(pi * step / 9)) / 2 for step in range(9)]
+    assert of_phase(settings, "a") + of_phase(settings, "b") == pytest.approx(expected[:5])
+    assert of_phase(settings, "e") == pytest.approx(expected[5:])

@@ -67,6 +67,7 @@ def test_json_shape():
     assert set(tree["phases"][0]["share"]) == shares
     assert set(tree["totals"]) == {
         "phases", "steps", "nominal_tokens", "forward_tokens", "flops", "by_role", "by_objective",
+        "left",
     }  # fmt: skip
     assert set(tree["totals"]["by_role"]["replay"]) == {
         "steps", "nominal_tokens", "forward_tokens", "flops", "share",
@@ -77,6 +78,35 @@ def test_json_shape():
     ]
 
 
-def test_cached_phases_are_marked():
+def test_cached_phases_are_marked_and_cost_nothing_more():
     result = dry(corrective()).with_cached(["rag_qa"])
     assert [row.cached for row in result.budget.phases] == [True] + [False] * 9
+    left = result.to_json()["totals"]["left"]
+    assert (left["phases"], left["steps"]) == (9, 6550 - 1800)
+    assert left["nominal_tokens"] == 442_572_800 - 1800 * 32 * 2048
+    assert left["forward_tokens"] == 462_848_000 - 1800 * 32 * 2048
+    assert left["flops"] is None
+    assert left["share"]["steps"] == pytest.approx(4750 / 6550)
+    lines = result.table(100).splitlines()
+    assert max(map(len, lines)) <= 100
+    states = [line.split("  ")[-1].strip() for line in lines if " generative " in line]
+    assert states.count("cached") == 1 and states.count("to run") == 4
+    (row,) = [line for line in lines if line.startswith("to run (9 phases)")]
+    assert "4,750" in row and "72.52%" in row and "324,608,000" in row
+
+
+def test_a_merge_is_shown_without_batch_and_rates():
+    phases = {
+        "a": phase(steps=4),
+        "b": phase(after="a", steps=6),
+        "c": phase(after="a", steps=8),
+        "d": {"objective": "merge", "after": ["b", "c"]},
+    }
+    result = dry(config(phases))
+    row = next(line.split() for line in result.table().splitlines() if " merge " in line)
+    assert row == ["4", "d", "generative", "merge", "0", "-", "-", "-", "-", "to", "run"]
+    shown = result.to_json()
+    assert shown["phases"][3]["steps"] == 0 and shown["phases"][3]["batch_size"] is None
+    assert shown["phases"][3]["lr_start"] is None and shown["phases"][3]["flops"] == 0
+    assert shown["totals"]["steps"] == 18
+    assert shown["totals"]["nominal_tokens"] == 18 * 2 * 8

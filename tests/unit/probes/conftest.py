@@ -146,7 +146,7 @@ class FakeEvaluator:
         sums = [(w.input_ids[0] * w.loss_weights.sum(), w.loss_weights.sum()) for w in windows]
         return float(sum(s for s, _ in sums)), float(sum(w for _, w in sums))
 
-    def embed(self, texts: Any) -> np.ndarray:
+    def embed(self, texts: Any, layer: int = -1, pooling: str = "last") -> np.ndarray:
         self.calls += 1
         assert self.embeddings is not None
         return self.embeddings(texts)

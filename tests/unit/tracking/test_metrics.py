@@ -3,8 +3,9 @@
 import json
 import math
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,19 +58,30 @@ def test_values_that_are_not_finite_are_null(tmp_path: Path, value: float) -> No
     assert "loss" not in step_metrics(row(1, value))
 
 
-def test_cut_keeps_the_rows_up_to_the_step_unchanged(tmp_path: Path) -> None:
+def test_rows_are_kept_up_to_a_step_of_their_phase_unchanged(tmp_path: Path) -> None:
     path, whole = tmp_path / "metrics.jsonl", tmp_path / "whole.jsonl"
     write(path, 7)
     write(whole, 4)
     with MetricsLog(path) as log:
-        log.cut(4)
+        log.keep({"rag_qa": range(1, 5)})
         assert path.read_bytes() == whole.read_bytes()
         log.append(row(5))
-        log.cut(9)
+        log.keep({"rag_qa": range(1, 10)})
     assert [r["step"] for r in read_metrics(path)] == [1, 2, 3, 4, 5]
     with MetricsLog(path) as log:
-        log.cut(0)
+        log.keep({})
     assert path.read_bytes() == b""
+
+
+def test_rows_move_up_where_a_phase_before_them_was_taken_out(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    phases = ["a", "a", "b", "b", "b", "c", "c"]
+    with MetricsLog(path) as log:
+        for step, phase in enumerate(phases, 1):
+            log.append(replace(row(step), phase=phase, phase_step=phases[:step].count(phase)))
+        log.keep({"a": range(1, 3), "c": range(3, 5)})
+    kept = [(r["step"], r["phase"], r["phase_step"]) for r in read_metrics(path)]
+    assert kept == [(1, "a", 1), (2, "a", 2), (3, "c", 1), (4, "c", 2)]
 
 
 @pytest.mark.parametrize("keep", [1, 20, 60])
@@ -88,7 +100,7 @@ def test_a_torn_last_line_is_ignored_cut_and_never_continued(tmp_path: Path, kee
     # Torn while the log is open, e.g. by a second process that was killed.
     with MetricsLog(path) as log:
         path.write_bytes(torn)
-        log.cut(3)
+        log.keep({"rag_qa": range(1, 4)})
     assert path.read_bytes() == whole.read_bytes()
 
 
@@ -122,3 +134,38 @@ def test_step_metrics_give_the_rate() -> None:
         "trained_tokens": 40.0,
         "tokens_per_second": 200.0,
     }
+
+
+class FullDisk:
+    """A file on a disk that takes `room` bytes and then no more."""
+
+    def __init__(self, handle: Any, room: int) -> None:
+        self.handle, self.room = handle, room
+
+    def write(self, data: bytes) -> int:
+        if self.room == 0:
+            raise OSError(28, "No space left on device")
+        taken = self.handle.write(data[: self.room])
+        self.room -= taken
+        return taken
+
+    def close(self) -> None:
+        self.handle.close()
+
+
+def test_a_full_disk_is_told_once_and_loses_no_row(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path)
+    log.append(row(1))
+    log._handle = disk = FullDisk(log._handle, 10)
+    for step in (2, 3, 4):
+        log.append(row(step))
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "No space left on device" in message and str(path) in message
+    assert [found["step"] for found in read_metrics(path)] == [1]  # the torn row is none
+    disk.room = 10_000
+    log.append(row(5))
+    log.close()
+    assert [found["step"] for found in read_metrics(path)] == [1, 2, 3, 4, 5]

@@ -2,15 +2,20 @@
 
 import logging
 import math
+import multiprocessing
+import operator
 import os
 import re
 import signal
 import sqlite3
+import sys
 import tempfile
 import time
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import cloudpickle
 import mlflow
 import pytest
 from mlflow.tracking import MlflowClient
@@ -22,24 +27,33 @@ from curriculum.tracking.tracker import BackgroundTracker
 PARENT = "mlflow.parentRunId"
 CONFIG = {"plan": {"name": "corrective", "phases": {"qa": {"steps": 8}}}, "seed": 1}
 
+CLEAN = multiprocessing.get_context("forkserver")
+CLEAN.set_forkserver_preload(["mlflow"])
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
 Make = Callable[..., MlflowTracker]
 
 
-def child(action: Callable[[], None]) -> int:
-    """Run `action` in a new process and return its pid."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            action()
-            os._exit(0)
-        except BaseException as error:
-            os.write(2, f"{error!r}\n".encode())
-            os._exit(1)
-    return pid
+class Shipped:
+    """A function on its way into another process, closures and all."""
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self._data = cloudpickle.dumps(action)
+
+    def __reduce__(self) -> tuple[Callable[[bytes], object], tuple[bytes]]:
+        return cloudpickle.loads, (self._data,)
 
 
-def join(pid: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+def child(action: Callable[[], None]) -> BaseProcess:
+    """Run `action` in a new process, forked from a clean one: this one may have threads."""
+    process = CLEAN.Process(target=operator.call, args=(Shipped(action),))
+    process.start()
+    return process
+
+
+def join(process: BaseProcess) -> int | None:
+    process.join()
+    return process.exitcode
 
 
 def runs(directory: Path, experiment: str = "curriculum") -> list:
@@ -326,19 +340,18 @@ def test_a_broken_store_is_said_once_and_stops_nothing(
     assert time.monotonic() - start < 10
 
 
-def test_a_store_that_becomes_read_only_is_said_once(
-    fresh_store: Path, capfd: pytest.CaptureFixture
-) -> None:
+def test_a_store_that_becomes_read_only_is_said_once(fresh_store: Path, tmp_path: Path) -> None:
     """As an ordinary user in a directory of another's: root may write anywhere."""
+    said = tmp_path / "said.txt"
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         (directory / "mlflow.db").write_bytes(fresh_store.read_bytes())
         directory.chmod(0o555)
 
         def act() -> None:
+            logging.basicConfig(filename=said, level=logging.WARNING, force=True)
             if os.geteuid() == 0:
                 os.setuid(65534)
-            logging.basicConfig(level=logging.WARNING, force=True)
             tracker = MlflowTracker(
                 f"sqlite:///{directory / 'mlflow.db'}", "x", directory, "plan", 2
             )
@@ -349,7 +362,7 @@ def test_a_store_that_becomes_read_only_is_said_once(
         code = join(child(act))
         directory.chmod(0o755)
     assert code == 0
-    errors = capfd.readouterr().err
+    errors = said.read_text()
     assert errors.count("\n") == 1, errors
     assert re.search(r"tracking: opening the run at .* failed \(PermissionError", errors)
 
@@ -392,7 +405,7 @@ def test_four_processes_meet_on_a_store_that_does_not_exist_yet(tmp_path: Path) 
 
         return run
 
-    assert [join(pid) for pid in [child(act(number)) for number in range(4)]] == [0, 0, 0, 0]
+    assert [join(one) for one in [child(act(number)) for number in range(4)]] == [0, 0, 0, 0]
     found = runs(shared)
     expected = sorted(["qa"] * 4 + [f"plan_{number}" for number in range(4)])
     assert sorted(run.info.run_name for run in found) == expected
