@@ -1,15 +1,13 @@
 """Stores and plans that several tests share."""
 
-import logging
-import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from curriculum.tracking.mlflow_store import open_store
 from curriculum.tracking.mlflow_tracker import MlflowTracker
 
 # name, role, objective, steps, batch_size, seq_len: the published corrective plan
@@ -27,6 +25,13 @@ CORRECTIVE = (
 )
 # A group is a query and three documents: four texts of at most seq_len go forward.
 TEXTS = {"retrieval": 4, "causal": 1, "generative": 1}
+
+
+_MAKE_STORE = """
+import logging, sys
+logging.basicConfig(level=logging.INFO)
+open_store(sys.argv[1], "unused")
+"""
 
 
 @pytest.fixture
@@ -54,18 +59,15 @@ def fresh_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     working directory was `cwd`.
     """
     path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    pid = os.fork()
-    if pid == 0:
-        said = path.with_name("said").open("a", buffering=1)
-        os.dup2(said.fileno(), 1)
-        os.dup2(said.fileno(), 2)
-        sys.stdout = sys.stderr = said
-        path.with_name("cwd").mkdir()
-        os.chdir(path.with_name("cwd"))
-        logging.basicConfig(level=logging.INFO, force=True)
-        open_store(f"sqlite:///{path}", "unused")
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    path.with_name("cwd").mkdir()
+    with path.with_name("said").open("wb") as said:
+        subprocess.run(
+            [sys.executable, "-c", _MAKE_STORE, f"sqlite:///{path}"],
+            cwd=path.with_name("cwd"),
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            check=True,
+        )
     return path
 
 
