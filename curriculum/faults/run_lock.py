@@ -66,6 +66,7 @@ class RunLock:
         self._stale = stale_seconds
         self.holder = _this_process()
         self._beaten = time.monotonic()
+        self._made = [path for path in self.path.parents if not path.exists()]
 
     def acquire(self) -> str | None:
         """Take the lock; a note if it had been left behind. Raises `Held` if it is another's."""
@@ -93,13 +94,14 @@ class RunLock:
                 os.utime(self.path)
 
     def release(self) -> None:
-        """Let the lock go, and leave no empty directory."""
+        """Let the lock go, and leave no empty directory that was not there before."""
         with suppress(OSError, RunError), self._guarded():
             found = read(self.path)
             if found is not None and found.token == self.holder.token:
                 self.path.unlink()
         with suppress(OSError):
-            self.path.parent.rmdir()
+            for path in self._made:
+                path.rmdir()
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:

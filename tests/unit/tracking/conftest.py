@@ -1,5 +1,6 @@
 """Stores and plans that several tests share."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import curriculum
 from curriculum.tracking.mlflow_tracker import MlflowTracker
 
 # name, role, objective, steps, batch_size, seq_len: the published corrective plan
@@ -29,6 +31,7 @@ TEXTS = {"retrieval": 4, "causal": 1, "generative": 1}
 
 _MAKE_STORE = """
 import logging, sys
+from curriculum.tracking.mlflow_store import open_store
 logging.basicConfig(level=logging.INFO)
 open_store(sys.argv[1], "unused")
 """
@@ -64,6 +67,7 @@ def fresh_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         subprocess.run(
             [sys.executable, "-c", _MAKE_STORE, f"sqlite:///{path}"],
             cwd=path.with_name("cwd"),
+            env={**os.environ, "PYTHONPATH": str(Path(curriculum.__file__).parents[1])},
             stdout=said,
             stderr=subprocess.STDOUT,
             check=True,
