@@ -92,7 +92,7 @@ def imports() -> dict[str, float]:
     found = {}
     for package in IMPORTS:
         command = [sys.executable, "-c", code.format(package)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        done = subprocess.run(command, cwd="/", capture_output=True, text=True, check=True)
         found[package] = float(done.stdout.split()[-1])
     return found
 
