@@ -11,8 +11,6 @@ A scorer is called with the keywords below and the eval's `kwargs`, and returns 
 What it raises, or returns besides finite numbers, is told and never stops the run.
 """
 
-import importlib
-import inspect
 import math
 import numbers
 from collections.abc import Callable, Mapping
@@ -26,7 +24,8 @@ from curriculum.choice_evals import figures as formulas
 from curriculum.choice_evals.storage import PREDICTIONS, Origin, read_predictions
 from curriculum.config import ChoiceEval
 from curriculum.data.packed_choice import TARGETS_FILE
-from curriculum.errors import RunError, UserError
+from curriculum.errors import RunError
+from curriculum.user_function import user_function
 
 KEYWORDS = ("name", "path", "step", "predictions", "output_dir")
 
@@ -76,34 +75,15 @@ def load_scorer(place: str, settings: ChoiceEval) -> Scorer | None:
     path = settings.import_path
     if path is None:
         return None
-    module, _, name = path.replace(":", ".").rpartition(".")
-    if not module:
-        raise UserError(
-            f"{place}.import_path={path!r}: no import path; give package.module.function "
-            "(for example curriculum.choice_evals.score)"
-        )
-    try:
-        function = getattr(importlib.import_module(module), name)
-    except Exception as error:  # importing runs a user's code
-        raise UserError(
-            f"{place}.import_path={path!r}: cannot be imported ({type(error).__name__}: {error}); "
-            "the module must lie in the working directory or on PYTHONPATH"
-        ) from None
-    if not callable(function):
-        raise UserError(
-            f"{place}.import_path={path!r}: names a {type(function).__name__}, not a function"
-        )
-    if clash := sorted(set(KEYWORDS) & set(settings.kwargs)):
-        raise UserError(f"{place}.kwargs: {', '.join(clash)} is given by the run; remove it")
-    try:
-        inspect.signature(function).bind(**dict.fromkeys(KEYWORDS), **settings.kwargs)
-    except TypeError as error:
-        raise UserError(
-            f"{place}.import_path={path!r}: cannot be called with {', '.join(KEYWORDS)} and "
-            f"kwargs={settings.kwargs} ({error})"
-        ) from None
-    except ValueError:  # a function without a signature: the first call will tell
-        pass
+    function = user_function(
+        place,
+        path,
+        settings.kwargs,
+        keywords=KEYWORDS,
+        given_by="the run",
+        example="curriculum.choice_evals.score",
+        colon=True,
+    )
     return Scorer(path, function, settings.kwargs)
 
 

@@ -11,7 +11,6 @@ stats of their files.
 """
 
 import glob
-import hashlib
 import json
 import logging
 import os
@@ -31,8 +30,9 @@ from curriculum.data.packed_choice import (
 )
 from curriculum.data.packed_choice.packer import Split, pack_records, read_choices
 from curriculum.data.packed_choice.tokens import SLOT
-from curriculum.data.sources import Source, digest, expand, stats
-from curriculum.data.tokenizer import require_chat_template, tokenizer_digest, tokenizer_files
+from curriculum.data.pointers import hashed, pointer_of
+from curriculum.data.sources import Source, digest, expand
+from curriculum.data.tokenizer import require_chat_template, tokenizer_digest
 from curriculum.errors import RunError, UserError
 from curriculum.files import locked, write_json
 
@@ -99,7 +99,11 @@ def find(config: Config, phase: str, split: str) -> ChoiceSet | None:
     directory = _packed_directory(config, phase, split)
     if directory is None:
         files, missing = expand(_patterns(config, phase, split))
-        pointer = None if missing or not files else _pointer(config, phase, split, files)
+        pointer = (
+            None
+            if missing or not files
+            else pointer_of(config, "choice", _inputs(config, phase, split), files)
+        )
         if pointer is None:
             return None
         try:
@@ -150,13 +154,13 @@ def _packed_here(
         raise RunError(
             f"{_option(phase, split)}: no file matches {', '.join(missing)} (from {os.getcwd()})"
         )
-    pointer = _pointer(config, phase, split, files)
+    pointer = pointer_of(config, "choice", _inputs(config, phase, split), files)
     inputs = _inputs(config, phase, split) | {
         "source": digest(files, config.cache.dir),
         "tokenizer": tokenizer_digest(tokenizer),
         "chat_template": tokenizer.chat_template,
     }
-    directory = Path(config.cache.dir) / "choice" / _hash(inputs)
+    directory = Path(config.cache.dir) / "choice" / hashed(inputs)
     with locked(directory.with_suffix(".lock")):
         if not is_packed(directory):
             _pack(config, phase, split, tokenizer, files, directory)
@@ -184,7 +188,7 @@ def _pack(
         answer_prefix=data.answer_prefix,
         on_over_long=data.on_over_long,
         on_bad_record=data.on_bad_record,
-        seed=int(_hash([config.seed, phase])[:8], 16),
+        seed=int(hashed([config.seed, phase])[:8], 16),
         report=report,
         what=f"phase {phase}, {split} data",
     )
@@ -221,24 +225,6 @@ def _inputs(config: Config, phase: str, split: str) -> dict[str, Any]:
     }
     # held-out bins keep the order of their records, so phases and seeds share a set
     return shared | ({"seed": config.seed, "phase": phase} if split == "train" else {})
-
-
-def _pointer(config: Config, phase: str, split: str, files: Sequence[Path]) -> Path | None:
-    """Where it is noted which set belongs to the files as they are; None without a tokenizer."""
-    tokenizer = tokenizer_files(config.model)
-    if not tokenizer:
-        return None
-    involved = {
-        "inputs": _inputs(config, phase, split),
-        "chat_template": config.model.chat_template,
-        "sources": stats(files),
-        "tokenizer": stats(tokenizer),
-    }
-    return Path(config.cache.dir) / "choice" / "pointers" / f"{_hash(involved)}.json"
-
-
-def _hash(values: Any) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _vocabulary(model: Model) -> int | None:

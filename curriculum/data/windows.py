@@ -12,7 +12,6 @@ changes no earlier chunk. Held-out records keep their order and are prepared who
 read, no tokenizer loaded.
 """
 
-import hashlib
 import json
 import logging
 import os
@@ -37,10 +36,11 @@ from curriculum.data.chunks import (
     remove_manifest,
 )
 from curriculum.data.order import record_order
+from curriculum.data.pointers import hashed, pointer_of
 from curriculum.data.preparation import ChunkMaker, Growth, Split, enough, grow
 from curriculum.data.records import is_chat
 from curriculum.data.sources import Source, digest, expand, stats
-from curriculum.data.tokenizer import require_chat_template, tokenizer_digest, tokenizer_files
+from curriculum.data.tokenizer import require_chat_template, tokenizer_digest
 from curriculum.data.window_set import WindowSet, total
 from curriculum.errors import RunError, UserError
 from curriculum.files import locked, write_json
@@ -133,14 +133,17 @@ def _locate(config: Config, want: Wanted, tokenizer: "PreTrainedTokenizerFast") 
     files = _files(config, want.phase, want.split)
     _check_settings(want.phase, settings, tokenizer)
     flat = [file for group in files for file in group]
-    seen, pointer = stats(flat), _pointer(config, want.phase, want.split, flat)
+    seen, pointer = (
+        stats(flat),
+        pointer_of(config, "windows", _inputs(config, want.phase, want.split), flat),
+    )
     inputs = _inputs(config, want.phase, want.split) | {
         "source": digest(flat, config.cache.dir),
         "tokenizer": tokenizer_digest(tokenizer),
         "chat_template": tokenizer.chat_template if is_chat(settings.task) else None,
         "groups": [len(group) for group in files] if settings.data.weights else None,
     }
-    key = _hash(inputs)
+    key = hashed(inputs)
     directory = Path(config.cache.dir) / "windows" / key
     needed = want.needed if want.split == "train" else None
     return _Place(want, needed, files, seen, pointer, inputs, key, directory, tokenizer)
@@ -226,7 +229,11 @@ def find(config: Config, phase: str, split: Split) -> WindowSet | ChoiceSet | No
         return choice_data.find(config, phase, split)
     patterns = _patterns(config, phase, split)
     files, missing = expand(patterns)
-    pointer = None if missing or not files else _pointer(config, phase, split, files)
+    pointer = (
+        None
+        if missing or not files
+        else pointer_of(config, "windows", _inputs(config, phase, split), files)
+    )
     if pointer is None:
         return None
     try:
@@ -332,24 +339,6 @@ def _note(pointer: Path | None, key: str) -> None:
     """Remember which set belongs to the files as they were."""
     if pointer is not None and not pointer.is_file():
         write_json(pointer, {"key": key})
-
-
-def _pointer(config: Config, phase: str, split: Split, files: Sequence[Path]) -> Path | None:
-    tokenizer = tokenizer_files(config.model)
-    if not tokenizer:
-        return None
-    involved = {
-        "inputs": _inputs(config, phase, split),
-        "chat_template": config.model.chat_template,
-        "sources": stats(files),
-        "tokenizer": stats(tokenizer),
-    }
-    return Path(config.cache.dir) / "windows" / "pointers" / f"{_hash(involved)}.json"
-
-
-def _hash(values: Any) -> str:
-    text = json.dumps(values, sort_keys=True, ensure_ascii=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _size(path: Path) -> int | None:

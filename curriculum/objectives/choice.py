@@ -6,8 +6,6 @@ alone: the others would wait for it for ever. So a failed call counts as a loss 
 step's sums, which all ranks share, say that one has failed.
 """
 
-import importlib
-import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,6 +18,7 @@ from curriculum.engine.choices import Choices
 from curriculum.engine.head import Head, Reduce, Sums
 from curriculum.errors import UserError
 from curriculum.objectives.base import Encode
+from curriculum.user_function import user_function
 
 DEFAULT = "curriculum.losses.cross_entropy"
 KEYWORDS = (
@@ -136,34 +135,14 @@ def loss_function(loss: Loss) -> LossFunction:
 
     Raises `UserError` if it cannot be imported, or would not take the keywords and `loss.kwargs`.
     """
-    path = loss.import_path or DEFAULT
-    module, _, name = path.rpartition(".")
-    if not module:
-        raise UserError(
-            f"loss.import_path={path!r}: no import path; give package.module.function "
-            f"(for example {DEFAULT})"
-        )
-    try:
-        function = getattr(importlib.import_module(module), name)
-    except Exception as error:  # importing runs a user's code
-        raise UserError(
-            f"loss.import_path={path!r}: cannot be imported ({type(error).__name__}: {error}); "
-            "the module must lie in the working directory or on PYTHONPATH"
-        ) from None
-    if not callable(function):
-        raise UserError(f"loss.import_path={path!r}: names {_shape(function)}, not a function")
-    if clash := sorted(set(KEYWORDS) & set(loss.kwargs)):
-        raise UserError(f"loss.kwargs: {', '.join(clash)} is given by the phase itself; remove it")
-    try:
-        inspect.signature(function).bind(**dict.fromkeys(KEYWORDS), **loss.kwargs)
-    except TypeError as error:
-        raise UserError(
-            f"loss.import_path={path!r}: cannot be called with {', '.join(KEYWORDS)} and "
-            f"loss.kwargs={loss.kwargs} ({error})"
-        ) from None
-    except ValueError:  # a function without a signature: the first call will tell
-        pass
-    return function
+    return user_function(
+        "loss",
+        loss.import_path or DEFAULT,
+        loss.kwargs,
+        keywords=KEYWORDS,
+        given_by="the phase itself",
+        example=DEFAULT,
+    )
 
 
 def _real(choices: Choices) -> torch.Tensor:
