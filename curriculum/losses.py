@@ -96,6 +96,8 @@ def mix(
         chosen, shares = [losses], torch.ones_like(weights)[:, None]
     else:
         assert by_component is not None
+        if not mix_components:
+            raise ValueError("by_component needs data with a mixture, and this has none")
         if missing := [name for name in mix_components if name not in by_component]:
             raise ValueError(f"by_component has no entry for {', '.join(missing)}")
         chosen, shares = [by_component[name] for name in mix_components], mix_weights

@@ -13,9 +13,9 @@ from typing import Any
 
 from curriculum.choice_evals import storage
 from curriculum.choice_evals.figures import ReliabilityBin, figures, reliability, rows_of
-from curriculum.choice_evals.scorers import BINS, read_targets
+from curriculum.choice_evals.scorers import BINS
 from curriculum.choice_evals.sets import EvalSet
-from curriculum.data.packed_choice import TARGETS_FILE
+from curriculum.data.packed_choice import TARGETS_FILE, read_targets
 from curriculum.files import write_text
 
 _SIDE, _GAP, _STRIP, _MARGIN, _TITLE = 240.0, 70.0, 40.0, 46.0, 40.0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from curriculum import store
 from curriculum.choice_evals import diagram, storage
-from curriculum.choice_evals.scorers import Scorer, ScorerFailed, call, load_scorer
+from curriculum.choice_evals.scorers import Scorer, ScorerFailed, call, facts, load_scorer
 from curriculum.choice_evals.sets import EvalSet, open_sets, settings_of
 from curriculum.config import Config
 from curriculum.errors import RunError
@@ -87,7 +87,7 @@ def _waits(directory: Path, scorers: Mapping[str, Scorer | None]) -> bool:
     except RunError:
         return False
     scorer = scorers.get(origin.phase)
-    return scorer is not None and values.get("scorer") != scorer.import_path
+    return scorer is not None and not scorer.scored(values)
 
 
 def _rescored(
@@ -104,14 +104,9 @@ def _rescored(
         scorer = scorers[origin.phase]
         scores = {} if scorer is None else call(scorer, sets[name].directory, origin, directory)
         before = storage.read_metrics(directory) or {}
-        values = {
-            "step": step,
-            "scorer": None if scorer is None else scorer.import_path,
-            "rows": len(predictions.counts),
-            "seconds": before.get("seconds", time.perf_counter() - began),
-            "peak_memory_bytes": before.get("peak_memory_bytes"),
-            **scores,
-        }
+        seconds = before.get("seconds", time.perf_counter() - began)
+        peak = before.get("peak_memory_bytes")
+        values = facts(scorer, step, len(predictions.counts), seconds, peak) | scores
         storage.write_metrics(directory, values)
     except (RunError, ScorerFailed) as error:
         log.error("choice eval %s, step %d: not scored: %s", name, step, error)

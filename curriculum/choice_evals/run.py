@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from curriculum.choice_evals import diagram, storage
-from curriculum.choice_evals.scorers import Scorer, ScorerFailed, call, load_scorer
+from curriculum.choice_evals.scorers import Scorer, ScorerFailed, call, facts, load_scorer
 from curriculum.choice_evals.sets import EvalSet, open_sets, settings_of
 from curriculum.choice_evals.storage import Origin, Predictions, State
 from curriculum.choice_evals.summary import described
@@ -152,10 +152,7 @@ class ChoiceEvals:
         scores = self._score(due) if written else None
         peak = max(self._ranks.gather(peak_memory(self._ranks.device)))  # type: ignore[type-var]
         seconds = time.perf_counter() - began
-        values: dict[str, Any] = {"step": due.origin.step, "scorer": None}
-        values |= {"rows": due.set.rows, "seconds": seconds, "peak_memory_bytes": peak}
-        if due.scorer is not None:
-            values["scorer"] = due.scorer.import_path
+        values = facts(due.scorer, due.origin.step, due.set.rows, seconds, peak)
         journal.choice_evaluated(phase, seconds)
         self._ranks.from_main(
             lambda: None if scores is None else self._mark(due, values | scores, journal)

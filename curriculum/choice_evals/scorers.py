@@ -11,6 +11,7 @@ A scorer is called with the keywords below and the eval's `kwargs`, and returns 
 What it raises, or returns besides finite numbers, is told and never stops the run.
 """
 
+import json
 import math
 import numbers
 from collections.abc import Callable, Mapping
@@ -23,14 +24,14 @@ import numpy as np
 from curriculum.choice_evals import figures as formulas
 from curriculum.choice_evals.storage import PREDICTIONS, Origin, read_predictions
 from curriculum.config import ChoiceEval
-from curriculum.data.packed_choice import TARGETS_FILE
+from curriculum.data.packed_choice import TARGETS_FILE, read_targets
 from curriculum.errors import RunError
 from curriculum.user_function import user_function
 
 KEYWORDS = ("name", "path", "step", "predictions", "output_dir")
 
 # what every `metrics.json` says besides the scorer's metrics
-FACTS = ("step", "scorer", "rows", "seconds", "peak_memory_bytes")
+FACTS = ("step", "scorer", "scorer_kwargs", "rows", "seconds", "peak_memory_bytes")
 
 BINS = 15
 
@@ -63,6 +64,16 @@ class Scorer:
         except ValueError as error:
             raise ScorerFailed(self._told(f"returned {error}")) from None
 
+    def identity(self) -> dict[str, str]:
+        """What a marked step was scored by, so that other kwargs are noticed, too."""
+        given = json.dumps(dict(self.kwargs), sort_keys=True, default=repr)
+        return {"scorer": self.import_path, "scorer_kwargs": given}
+
+    def scored(self, values: Mapping[str, Any]) -> bool:
+        """True if the values of a `metrics.json` are of this function with these kwargs. A step
+        that was marked before kwargs were noted counts as scored with any."""
+        return all(values.get(key, own) == own for key, own in self.identity().items())
+
     def _told(self, what: str) -> str:
         return f"choice_eval.import_path={self.import_path}: {what}"
 
@@ -85,6 +96,15 @@ def load_scorer(place: str, settings: ChoiceEval) -> Scorer | None:
         colon=True,
     )
     return Scorer(path, function, settings.kwargs)
+
+
+def facts(
+    scorer: Scorer | None, step: int, rows: int, seconds: float, peak_memory_bytes: int | None
+) -> dict[str, Any]:
+    """What `metrics.json` says besides the scorer's metrics."""
+    by = {"scorer": None, "scorer_kwargs": None} if scorer is None else scorer.identity()
+    measured = {"rows": rows, "seconds": seconds, "peak_memory_bytes": peak_memory_bytes}
+    return {"step": step, **by, **measured}
 
 
 def call(scorer: Scorer, path: Path, origin: Origin, directory: Path) -> dict[str, float]:
@@ -115,47 +135,21 @@ def score(
     `targets.arrow` in the directory of the set, where packing puts it. Raises `RunError` if there
     is none or it does not fit the predictions.
     """
+    if bins < 1:
+        raise RunError(f"kwargs.bins={bins}: the calibration error needs at least 1 bin")
+    file = path / TARGETS_FILE if targets is None else Path(targets)
+    if not file.is_file():
+        raise RunError(
+            f"{file}: no such file; the shipped scorer needs the target distributions: pack the "
+            "set from records that have them, or name the file by kwargs.targets"
+        )
     found, _ = read_predictions(predictions.parent)
     if not np.isfinite(found.logits).all():
         row = int(np.searchsorted(np.cumsum(found.counts), np.isfinite(found.logits).argmin() + 1))
         raise RunError(f"{predictions}: row {row} has a logit that is not finite")
-    file = path / TARGETS_FILE if targets is None else Path(targets)
     return formulas.figures(
         formulas.rows_of(found.logits, found.counts, read_targets(file, found.counts)), bins
     )
-
-
-def read_targets(file: Path, counts: np.ndarray) -> np.ndarray:
-    """Target probabilities of all choices, float32 [sum(counts)], row after row by row id.
-
-    Raises `RunError` naming the file and the row that does not fit.
-    """
-    import pyarrow as pa
-
-    try:
-        with pa.OSFile(str(file)) as source, pa.ipc.open_file(source) as reader:
-            table = reader.read_all()
-        ids = np.asarray(table["row_id"].combine_chunks())
-        probabilities = table["target_probs"].combine_chunks()
-    except FileNotFoundError:
-        raise RunError(
-            f"{file}: no such file; the shipped scorer needs the target distributions: pack the "
-            "set from records that have them, or name the file by kwargs.targets"
-        ) from None
-    except (pa.ArrowException, OSError, KeyError) as error:
-        raise RunError(
-            f"{file}: no Arrow file with row_id and target_probs ({str(error).splitlines()[0]})"
-        ) from None
-    if not np.array_equal(np.sort(ids), np.arange(len(counts))):
-        raise RunError(f"{file}: must hold every row id from 0 to {len(counts) - 1} once")
-    ordered = probabilities.take(pa.array(np.argsort(ids)))
-    sizes = np.asarray(ordered.value_lengths())
-    if len(wrong := np.flatnonzero(sizes != counts)):
-        row = int(wrong[0])
-        raise RunError(
-            f"{file}: row {row} has {sizes[row]} probabilities for {counts[row]} choices"
-        )
-    return np.asarray(ordered.flatten())
 
 
 def _checked(found: Any) -> dict[str, float]:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from curriculum.choice_evals.storage import DIRECTORY
-from curriculum.config import ChoiceEval, Config, Model
-from curriculum.data.choice_data import packed_directories
+from curriculum.config import ChoiceEval, Config
+from curriculum.data.choice_data import packed_directories, vocabulary_of
 from curriculum.data.counts import Report
 from curriculum.data.packed_choice import (
     EvalManifest,
@@ -23,12 +23,12 @@ from curriculum.data.packed_choice import (
 )
 from curriculum.data.packed_choice.manifest import MANIFEST_FILE
 from curriculum.data.packed_choice.packer import pack_records, read_choices
+from curriculum.data.packed_choice.provenance import require_same_tokenizer, tokenizer_note
 from curriculum.data.sources import Source, digest, expand
 from curriculum.data.tokenizer import tokenizer_digest
 from curriculum.errors import RunError, UserError
 from curriculum.files import locked
 from curriculum.plan import keys
-from curriculum.probes.base import model_values
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -75,13 +75,17 @@ def open_sets(config: Config, tokenizer: "PreTrainedTokenizerFast") -> dict[str,
         for name, where in settings.sets.items():
             if name not in found:
                 directory = _directory(config, f"{place}.sets.{name}", where, tokenizer)
-                found[name] = _opened(config, name, directory)
+                found[name] = _opened(config, name, directory, tokenizer)
     return found
 
 
-def _opened(config: Config, name: str, directory: Path) -> EvalSet:
+def _opened(
+    config: Config, name: str, directory: Path, tokenizer: "PreTrainedTokenizerFast"
+) -> EvalSet:
     cache = config.cache.dir
-    bins = open_eval(directory, vocab_size=_vocabulary(config.model), cache_dir=cache)
+    vocabulary = vocabulary_of(config.model) or len(tokenizer)
+    bins = open_eval(directory, vocab_size=vocabulary, cache_dir=cache)
+    require_same_tokenizer(directory, bins.manifest, tokenizer)
     files = [MANIFEST_FILE, *(file.name for file in bins.manifest.files)]
     found = EvalSet(name, bins, digest([directory / file for file in files], cache)[:20])
     if not found.rows:
@@ -102,13 +106,14 @@ def _directory(config: Config, key: str, where: str, tokenizer: "PreTrainedToken
             f"{key}={where}: neither a directory of a packed set (manifest.json) nor files of "
             "choice records; pack one with `data pack-choice`"
         )
-    return _packed(config, key.rpartition(".")[2], files, tokenizer)
+    return _packed(config, key, files, tokenizer)
 
 
 def _packed(
-    config: Config, name: str, files: list[Path], tokenizer: "PreTrainedTokenizerFast"
+    config: Config, key: str, files: list[Path], tokenizer: "PreTrainedTokenizerFast"
 ) -> Path:
     """The set of the records in some files: in the cache, made unless it is there."""
+    name = key.rpartition(".sets.")[2]
     seq_len = max(
         config.plan.phases[phase].seq_len
         for phase, _, settings in settings_of(config)
@@ -116,27 +121,35 @@ def _packed(
     )
     content = digest(files, config.cache.dir)
     template = tokenizer.chat_template
-    key = keys.digest([_VERSION, content, tokenizer_digest(tokenizer), template, seq_len])
-    directory = Path(config.cache.dir) / DIRECTORY / key
+    content = keys.digest([_VERSION, content, tokenizer_digest(tokenizer), template, seq_len])
+    directory = Path(config.cache.dir) / DIRECTORY / content
     with locked(directory.with_suffix(".lock")):
         if not is_packed(directory):
             what = f"choice eval {name}"
             report = Report()
             records = read_choices(Source(files, config.cache.dir), report)
-            packed = pack_records(
-                records, tokenizer, seq_len=seq_len, split="eval", report=report, what=what
-            )
+            try:
+                packed = pack_records(
+                    records, tokenizer, seq_len=seq_len, split="eval", report=report, what=what
+                )
+            except RunError as error:
+                remedy = "pack them by `data pack-choice split=eval` and name its directory here"
+                raise RunError(
+                    f"{error}\n{key}: records are packed without options here; for other "
+                    f"spellings, an answer prefix or records left out, {remedy}"
+                ) from None
             write_eval(
                 directory,
                 packed,
                 name=name,
                 seq_len=seq_len,
-                source={"files": [str(file) for file in files]},
+                source={
+                    "files": [str(file) for file in files],
+                    "tokenizer": tokenizer_note(
+                        tokenizer, config.model.tokenizer or config.model.path
+                    ),
+                },
                 targets=packed.targets,
+                overwrite=True,
             )
     return directory
-
-
-def _vocabulary(model: Model) -> int | None:
-    values = model_values(model)
-    return values.get("vocab_size") or (values.get("text_config") or {}).get("vocab_size")

@@ -29,6 +29,7 @@ from curriculum.data.packed_choice import (
     write_packed,
 )
 from curriculum.data.packed_choice.packer import Split, pack_records, read_choices
+from curriculum.data.packed_choice.provenance import require_same_tokenizer, tokenizer_note
 from curriculum.data.packed_choice.tokens import SLOT
 from curriculum.data.pointers import hashed, pointer_of
 from curriculum.data.sources import Source, digest, expand
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 SPLITS: dict[str, Split] = {"train": "train", "heldout": "val"}
 
 # part of the key of every set in the cache; raise it with any change of what records turn into
-_VERSION = 1
+_VERSION = 2
 
 _log = logging.getLogger(__name__)
 
@@ -86,11 +87,17 @@ def prepare(
         directory = _packed_here(config, phase, split, tokenizer)
     packed = open_packed(
         directory,
-        vocab_size=_vocabulary(config.model) or len(tokenizer),
+        vocab_size=vocabulary_of(config.model) or len(tokenizer),
         seq_len=settings.seq_len,
         split=SPLITS[split],
         cache_dir=config.cache.dir,
     )
+    require_same_tokenizer(directory, packed.manifest, tokenizer)
+    if split == "train" and not packed.weighted.any():
+        raise RunError(
+            f"{_option(phase, split)}: no row of {directory} has a weight above 0; there is "
+            "nothing to train on"
+        )
     return ChoiceSet(packed, config.seed, phase)
 
 
@@ -198,7 +205,12 @@ def _pack(
         split=SPLITS[split],
         seq_len=settings.seq_len,
         mix_components=packed.mix_components,
-        source={"files": [str(file) for file in files], "dropped": dict(report.drops)},
+        source={
+            "files": [str(file) for file in files],
+            "tokenizer": tokenizer_note(tokenizer, config.model.tokenizer or config.model.path),
+            "dropped": dict(report.drops),
+        },
+        overwrite=True,
     )
     for reason, count in sorted(report.drops.items()):
         first = report.dropped_at[reason][0]
@@ -227,7 +239,7 @@ def _inputs(config: Config, phase: str, split: str) -> dict[str, Any]:
     return shared | ({"seed": config.seed, "phase": phase} if split == "train" else {})
 
 
-def _vocabulary(model: Model) -> int | None:
+def vocabulary_of(model: Model) -> int | None:
     """How many tokens the model knows; None if that is not known without building it."""
     values = model.config
     if model.path is not None:

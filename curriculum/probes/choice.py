@@ -13,6 +13,7 @@ import numpy as np
 from curriculum.choice_evals.figures import figures, rows_of
 from curriculum.config import Config, Phase
 from curriculum.data.choice_set import ChoiceSet
+from curriculum.data.windows import find as find_windows
 from curriculum.data.windows import prepare as prepare_windows
 from curriculum.errors import RunError
 from curriculum.probes.base import (
@@ -79,7 +80,7 @@ def phase_loss(
     """Sums of the phase's loss and of its weights over packed-choice windows, a micro-batch each.
 
     `logits`: of each window's candidates, laid out as its `choice_ids`. Raises `RunError` naming
-    the loss function if that fails.
+    the loss function if that fails, or finds no weight.
     """
     import torch  # imported late: probes are prepared without it
 
@@ -98,6 +99,9 @@ def phase_loss(
             if objective.failure:
                 raise RunError(objective.failure)
             loss_sum, weight_sum = loss_sum + loss.item(), weight_sum + weight.item()
+    if weight_sum <= 0:
+        told = f"returned weight_sum={weight_sum} over {len(windows)} bins, which must be above 0"
+        raise RunError(f"loss.import_path={objective.import_path}: {told}")
     return loss_sum, weight_sum
 
 
@@ -111,6 +115,9 @@ def _prepare(config: Config, held: Heldout, tokenizer: "PreTrainedTokenizerFast"
         return held.absent(KIND, held.reason)
     found = prepare_windows(config, held.phase, "heldout", tokenizer, None)
     assert isinstance(found, ChoiceSet)
+    trained = find_windows(config, held.phase, "train")
+    if isinstance(trained, ChoiceSet):
+        found = found.with_components(trained.mix_components)
     chosen = spread(len(found), config.probes.choice_windows)
     if not any(found[i].loss_weights.any() for i in chosen):
         return held.absent(KIND, f"none of {len(chosen)} held-out bins has a row with a weight")

@@ -10,10 +10,12 @@ forward, cross entropy to a target distribution, and backward into hidden states
     marked-rows  logits of the whole vocabulary at the marked positions
     all-rows     logits of the whole vocabulary at every position, as `model(...).logits` are
 
-Memory is what is allocated beyond the inputs at its peak, from the allocator's own events. Every
-way ends with the gradients of head and hidden states, which belong to training and not to logits:
-`head MiB` is the peak less these two, `with gradients` the peak itself. Losses must agree to 1e-5.
-Prints a table and, on the last line, JSON.
+Sides take turns, `rounds` times, after a first pass each in which memory is measured; times and
+their ratios to `choices` are medians over rounds, ratios taken within a round. Memory is what is
+allocated beyond the inputs at its peak, from the allocator's own events. Every way ends with the
+gradients of head and hidden states, which belong to training and not to logits: `head MiB` is the
+peak less these two, `with gradients` the peak itself. Losses must agree to 1e-5. Prints a table
+and, on the last line, JSON.
 """
 
 import argparse
@@ -22,6 +24,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -49,7 +52,11 @@ def main() -> None:
     given = options.parse_args()
     dtype, device = getattr(torch, given.dtype), torch.device(given.device)
     hidden, weight, choices = inputs(given, dtype, device)
-    found = {name: measured(side, hidden, weight, choices, given.rounds) for name, side in SIDES}
+    sides = {name: pass_of(side, hidden, weight, choices) for name, side in SIDES}
+    found = {name: memory(once, hidden, weight) for name, once in sides.items()}
+    for _ in range(given.rounds):
+        for name, once in sides.items():
+            found[name].seconds.append(timed(once, hidden))
     report(given, sum(t.numel() * t.element_size() for t in (weight, hidden)), found)
 
 
@@ -110,28 +117,45 @@ SIDES: tuple[tuple[str, Side], ...] = (
 )
 
 
-def measured(
-    side: Side, hidden: torch.Tensor, weight: torch.Tensor, choices: Choices, rounds: int
-) -> dict[str, float]:
+@dataclass
+class Measured:
+    """Of one side: its loss, bytes at the peak, and the seconds of each round."""
+
+    loss: float
+    peak: int
+    seconds: list[float] = field(default_factory=list)
+
+
+def pass_of(
+    side: Side, hidden: torch.Tensor, weight: torch.Tensor, choices: Choices
+) -> Callable[[], float]:
+    """Forward and backward; the loss."""
+
     def once() -> float:
         hidden.grad = weight.grad = None
         loss = side(hidden, weight, choices)
         loss.backward()
         return loss.item()
 
-    loss = once()
-    seconds = []
-    for _ in range(rounds):
-        began = time.perf_counter()
-        once()  # ends with a read of the loss
-        if hidden.device.type == "cuda":
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - began)
+    return once
+
+
+def memory(once: Callable[[], float], hidden: torch.Tensor, weight: torch.Tensor) -> Measured:
     hidden.grad = weight.grad = None  # or their end would count as the head's
-    return {"loss": loss, "seconds": statistics.median(seconds), "peak": peak(once, hidden)}
+    losses: list[float] = []
+    most = peak(lambda: losses.append(once()), hidden)
+    return Measured(losses[0], most)
 
 
-def peak(once: Callable[[], float], hidden: torch.Tensor) -> int:
+def timed(once: Callable[[], float], hidden: torch.Tensor) -> float:
+    began = time.perf_counter()
+    once()  # ends with a read of the loss
+    if hidden.device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+def peak(once: Callable[[], object], hidden: torch.Tensor) -> int:
     """Bytes that are allocated at once beyond what was there before, at most."""
     if hidden.device.type == "cuda":
         torch.cuda.synchronize()
@@ -152,26 +176,30 @@ def peak(once: Callable[[], float], hidden: torch.Tensor) -> int:
     return most
 
 
-def report(given: argparse.Namespace, gradients: int, found: dict[str, dict[str, float]]) -> None:
+def report(given: argparse.Namespace, gradients: int, found: dict[str, Measured]) -> None:
     """`gradients`: bytes of those of head and hidden states."""
     ours = found["choices"]
     rows = [
         {
             "side": name,
-            "head_mib": (one["peak"] - gradients) / MIB,
-            "with_gradients_mib": one["peak"] / MIB,
-            "milliseconds": one["seconds"] * 1000,
-            "loss": one["loss"],
-            "head_memory_ratio": (one["peak"] - gradients) / (ours["peak"] - gradients),
-            "peak_ratio": one["peak"] / ours["peak"],
-            "time_ratio": one["seconds"] / ours["seconds"],
+            "head_mib": (one.peak - gradients) / MIB,
+            "with_gradients_mib": one.peak / MIB,
+            "milliseconds": statistics.median(one.seconds) * 1000,
+            "loss": one.loss,
+            "head_memory_ratio": (one.peak - gradients) / (ours.peak - gradients),
+            "peak_ratio": one.peak / ours.peak,
+            "time_ratio": statistics.median(
+                theirs / own for theirs, own in zip(one.seconds, ours.seconds, strict=True)
+            ),
+            "rounds_milliseconds": [second * 1000 for second in one.seconds],
         }
         for name, one in found.items()
     ]
     print(
         f"{given.tokens} tokens, {given.rows} rows of {given.choices} choices, hidden "
         f"{given.hidden}, vocabulary {given.vocabulary:,}, {given.dtype} on {given.device}, "
-        f"{torch.get_num_threads()} threads; gradients {gradients / MIB:,.0f} MiB"
+        f"{torch.get_num_threads()} threads; gradients {gradients / MIB:,.0f} MiB; medians of "
+        f"{given.rounds} rounds"
     )
     print(
         f"{'side':12} {'head MiB':>10} {'with gradients':>14} {'ms':>9} {'loss':>10} "
@@ -184,10 +212,10 @@ def report(given: argparse.Namespace, gradients: int, found: dict[str, dict[str,
             f"{row['peak_ratio']:7.1f} {row['time_ratio']:7.1f}"
         )
     tolerance = 1e-5 if given.dtype == "float32" else 1e-2
-    worst = max(abs(one["loss"] - ours["loss"]) for one in found.values())
-    if worst > tolerance * abs(ours["loss"]):
+    worst = max(abs(one.loss - ours.loss) for one in found.values())
+    if worst > tolerance * abs(ours.loss):
         raise SystemExit(f"losses differ by {worst}")
-    print(json.dumps({**vars(given), "sides": rows}))
+    print(json.dumps({**vars(given), "threads": torch.get_num_threads(), "sides": rows}))
 
 
 if __name__ == "__main__":

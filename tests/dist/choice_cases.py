@@ -125,17 +125,17 @@ def predictions(ranks: World) -> Any:
 
 
 def evaluation(ranks: World) -> Any:
-    """Norms and weights of four clipped AdamW steps, with and without predictions between."""
+    """Norms and weights of three clipped AdamW steps, with and without predictions between."""
 
     def trajectory(tied: bool, evaluate: bool) -> list[str]:
         subject = engine(ranks, tied, sgd=False)
         objective = objectives.build("p", phase())
         evaluator = Evaluator(subject.model, ranks, 40)
         told = []
-        for number in range(4):
+        for number in range(3):
             if evaluate:
                 evaluator.choice_logits(reference.bins(reference.segments(5, seed=7), 2))
-            batches = subject.micro_batches(windows(reference.segments(seed=number), 2), 2)
+            batches = subject.micro_batches(windows(reference.segments(5, seed=number), 1), 2)
             told.append(subject.step(batches, objective, 1e-2).grad_norm.hex())
         total = sum(sum(values) for values in weights_of(subject).values())
         return [*told, total.hex()]
@@ -166,21 +166,21 @@ def after_other_objectives(ranks: World) -> Any:
 def failures(ranks: World) -> Any:
     """What every rank is told of a loss that goes wrong, on the last rank alone where it can."""
     found = {}
-    made, subject = windows(reference.segments(), 1), engine(ranks, True)
+    made, subject = windows(reference.segments(4), 1), engine(ranks, True)
     names = ("raises", "exits", "three", "vector", "text", "detached", "nan", "negative", "slope")
     for name in names:
         before = weights_of(subject)
         kwargs = {"rank": ranks.size - 1}
         objective = objectives.build("p", phase(import_path=f"bad_losses.{name}", kwargs=kwargs))
         try:
-            result = subject.step(subject.micro_batches(made, 2), objective, 0.1)
+            result = subject.step(subject.micro_batches(made, 1), objective, 0.1)
             told = {"note": result.note, "applied": result.applied}
         except RunError as error:
             told = {"error": str(error)}
         told["kept"] = weights_of(subject) == before
         # the ranks are still in step
         good = objectives.build("p", phase())
-        told["next"] = subject.step(subject.micro_batches(made, 2), good, 0.1).applied
+        told["next"] = subject.step(subject.micro_batches(made, 1), good, 0.1).applied
         found[name] = ranks.gather(told)
     return found
 
@@ -195,8 +195,8 @@ CASES: tuple[Callable[[World], Any], ...] = (
 )
 
 
-def main(out: str) -> None:
-    with world(tiny.ENGINE) as ranks:
+def main(out: str, replicate: str) -> None:
+    with world(replace(tiny.ENGINE, replicate=int(replicate))) as ranks:
         found = {case.__name__: case(ranks) for case in CASES}
         if ranks.is_main:
             Path(out).write_text(json.dumps(found))

@@ -10,11 +10,15 @@ from choice_cases import GRANITE, LAYOUTS, SOFTCAP
 from launch import launch
 from transformers import PreTrainedModel
 
+# processes, and how many copies of the weights they hold
+WORLDS = ["1-1", "2-1", *(pytest.param(world, marks=pytest.mark.slow) for world in ("4-1", "4-2"))]
 
-@pytest.fixture(scope="module", params=[1, 2])
+
+@pytest.fixture(scope="module", params=WORLDS)
 def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     out = tmp_path_factory.mktemp("choice") / "found.json"
-    return launch(request.param, out, script="choice_cases.py")
+    processes, replicate = request.param.split("-")
+    return launch(int(processes), out, replicate, script="choice_cases.py")
 
 
 def _assert_one_sgd_step(got: Any, lm: PreTrainedModel, loss: torch.Tensor) -> None:

@@ -5,25 +5,22 @@ import json
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from fault_plan import RUN, TOTAL, command, lay_out, rows, weights
+from fault_plan import RUN, rows, weights
 from faults import Server, Start, start, wait_until
+from quiz_plan import TOTAL, command, eval_bins, lay_out
 
-from curriculum.choice_evals.scorers import read_targets
 from curriculum.choice_evals.sets import EvalSet, open_sets
 from curriculum.compose import compose
-from curriculum.data.packed_choice import Bin, write_eval
+from curriculum.data.packed_choice import read_targets
 from curriculum.data.tokenizer import load_tokenizer
 from curriculum.plan.scale import scaled
 
-VOCABULARY = 60
-ROW_IDS = ([5, 0], [3], [1, 8, 2], [7, 4], [6])
 SCORER = """
 import json, time
 from pathlib import Path
@@ -48,44 +45,15 @@ def recorded(*, step, **given):
         "none": None,
     }.get(what, found)
 """
-BAD = {2: "raise", 3: "nan", 4: "text", 6: "nested", 7: "none", 9: "exit"}
+BAD = {1: "raise", 2: "nan", 4: "text", 5: "nested", 6: "none", 7: "exit"}
 TOLD = {
-    2: "raised ValueError: no such file",
-    3: "returned ece=nan, not a finite number",
+    1: "raised ValueError: no such file",
+    2: "returned ece=nan, not a finite number",
     4: "returned ece=str 'low', not a number",
-    6: "returned by_subject=dict {'history': 0.5}, not a number",
-    7: "returned NoneType None, not metrics by name (a dict of numbers)",
-    9: "raised SystemExit: 3",
+    5: "returned by_subject=dict {'history': 0.5}, not a number",
+    6: "returned NoneType None, not metrics by name (a dict of numbers)",
+    7: "raised SystemExit: 3",
 }
-
-
-def eval_bins() -> tuple[list[Bin], dict[int, tuple[list[int], list[int]]], list[np.ndarray]]:
-    """Bins in which row ids stand in no order; by row id the prompt and the candidates; targets."""
-    rng = np.random.default_rng(4)
-    bins, told = [], {}
-    for ids in ROW_IDS:
-        prompts = [rng.integers(4, VOCABULARY, int(rng.integers(2, 9))).tolist() for _ in ids]
-        choices = [rng.choice(VOCABULARY, int(rng.integers(2, 6)), replace=False) for _ in ids]
-        for number, prompt, some in zip(ids, prompts, choices, strict=True):
-            told[number] = prompt, some.tolist()
-        sizes = np.array([len(prompt) for prompt in prompts], np.int32)
-        bins.append(
-            Bin(
-                input_ids=np.array([t for prompt in prompts for t in prompt], np.int32),
-                seq_lens=sizes,
-                positions=np.cumsum(sizes, dtype=np.int32) - np.int32(1),
-                choice_ids=np.concatenate(choices).astype(np.int32),
-                choice_counts=np.array([len(some) for some in choices], np.int32),
-                target_probs=np.zeros(0, np.float32),
-                weights=np.zeros(0, np.float32),
-                mix_weights=np.zeros((len(ids), 0), np.float32),
-                row_ids=np.array(ids, np.int64),
-            )
-        )
-    targets = [
-        rng.dirichlet(np.ones(len(told[number][1]))).astype(np.float32) for number in range(9)
-    ]
-    return bins, told, targets
 
 
 def evals(where: str = "sets/quiz", **more: Any) -> str:
@@ -99,20 +67,9 @@ def overrides(words: list[str]) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def laid_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = lay_out(tmp_path_factory.mktemp("evals") / "laid_out")
     (root / "my_scorer.py").write_text(SCORER)
-    bins, _, targets = eval_bins()
-    (root / "sets" / "quiz").mkdir(parents=True)
-    write_eval(
-        root / "sets" / "quiz", bins, name="quiz", seq_len=32, targets=targets, bins_per_file=2
-    )
     return root
 
 
@@ -205,9 +162,9 @@ def test_a_scorer_that_fails_stops_nothing_and_marks_nothing(evaluated: Any, ran
 def test_metrics_follow_from_the_predictions(evaluated: Any) -> None:
     root, _ = evaluated[1]
     _, _, targets = eval_bins()
-    found = json.loads((step_directory(root, 5) / "metrics.json").read_text())
+    found = json.loads((step_directory(root, 3) / "metrics.json").read_text())
     likelihoods, squares, hits = [], [], []
-    for logits, target in zip(table(root, 5)["choice_logits"], targets, strict=True):
+    for logits, target in zip(table(root, 3)["choice_logits"], targets, strict=True):
         odds = np.exp(np.array(logits, np.float64))
         q = odds / odds.sum()
         likelihoods.append(sum(t * np.log(p) for t, p in zip(target, q, strict=True)))
@@ -216,9 +173,19 @@ def test_metrics_follow_from_the_predictions(evaluated: Any) -> None:
     assert found["log_likelihood"] == pytest.approx(np.mean(likelihoods))
     assert found["brier"] == pytest.approx(np.mean(squares))
     assert found["accuracy"] == pytest.approx(np.mean(hits))
-    assert (found["step"], found["rows"]) == (5, 9)
+    assert (found["step"], found["rows"]) == (3, 9)
     assert found["scorer"] == "my_scorer.recorded"
     assert found["seconds"] > 0 and found["peak_memory_bytes"] > 2**20
+
+
+def test_metrics_are_the_same_on_any_number_of_ranks(evaluated: Any) -> None:
+    for step in marked(evaluated[1][0]):
+        alone, both = (
+            json.loads((step_directory(evaluated[ranks][0], step) / "metrics.json").read_text())
+            for ranks in (1, 2)
+        )
+        for name in ("accuracy", "log_likelihood", "kl", "brier", "ece"):
+            assert both[name] == pytest.approx(alone[name], rel=1e-4), (step, name)
 
 
 def test_the_report_shows_them(evaluated: Any) -> None:
@@ -234,20 +201,25 @@ def test_eval_scores_what_waits_for_it_once(server: Server, evaluated: Any, tmp_
     root = copied(evaluated[1][0], tmp_path / "here")
     (root / RUN / "final").rename(root / RUN / "not_final")  # as of a run that is not finished
     (root / "calls.txt").write_text("")
-    (root / "behaviour.json").write_text(json.dumps({4: "raise"}))
+    (root / "behaviour.json").write_text(json.dumps({5: "raise"}))
     arguments = ["eval", str(RUN), "output=json"]
     first = start(server, root, arguments)
     assert first.wait() == [1], first.text()
     assert calls(root) == Counter(list(BAD))
-    assert marked(root) == [step for step in range(TOTAL + 1) if step != 4]
+    assert marked(root) == [step for step in range(TOTAL + 1) if step != 5]
     (shown,) = [line for line in first.text().splitlines() if line.startswith("{")]
     status = {one["step"]: one["status"] for one in json.loads(shown)["choice_evals"]}
-    assert status == {step: "failed" if step == 4 else "ok" for step in BAD}
+    assert status == {step: "failed" if step == 5 else "ok" for step in BAD}
     (root / "behaviour.json").unlink()
     second = start(server, root, arguments)
     assert second.wait() == [0], second.text()
-    assert calls(root) == Counter(list(BAD)) + Counter([4])
+    assert calls(root) == Counter(list(BAD)) + Counter([5])
     assert marked(root) == list(range(TOTAL + 1))
+    (root / "calls.txt").write_text("")
+    for code in (0, 2):  # other kwargs are another score, once; then there is nothing to do
+        third = start(server, root, [*arguments, "choice_eval.kwargs={bins: 3}"])
+        assert third.wait() == [code], third.text()
+        assert calls(root) == Counter(range(TOTAL + 1))
 
 
 def resumed(server: Server, root: Path, ranks: int = 1) -> Start:
@@ -256,21 +228,23 @@ def resumed(server: Server, root: Path, ranks: int = 1) -> Start:
     return last
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_killed_before_the_marker_only_the_score_is_made_again(
-    server: Server, laid_out: Path, plain: Any, tmp_path: Path
+    server: Server, laid_out: Path, plain: Any, tmp_path: Path, ranks: int
 ) -> None:
     root = copied(laid_out, tmp_path / "here")
-    one = start(server, root, command(evals()), die_on=r"rename .*/\.metrics\.json\.", die_at=5)
-    assert one.wait() == [-signal.SIGKILL], one.text()
-    assert marked(root) == [0, 1, 2, 3]
-    assert table(root, 4)["row_id"] == list(range(9))
-    predictions = {step: step_directory(root, step) / "predictions.arrow" for step in range(5)}
+    moment = r"rename .*/\.metrics\.json\."
+    one = start(server, root, command(evals()), ranks=ranks, die_on=moment, die_at=7)
+    assert one.wait(60) == [-signal.SIGKILL, 1][:ranks], one.text()
+    assert marked(root) == list(range(6))
+    assert table(root, 6)["row_id"] == list(range(9))
+    predictions = {step: step_directory(root, step) / "predictions.arrow" for step in range(7)}
     before = {step: path.stat().st_ino for step, path in predictions.items()}
-    resumed(server, root)
-    assert rows(root) == rows(plain[1])
-    assert weights(root) == weights(plain[1])
+    resumed(server, root, ranks)
+    assert rows(root) == rows(plain[ranks])
+    assert weights(root) == weights(plain[ranks])
     assert marked(root) == list(range(TOTAL + 1))
-    assert calls(root) == Counter(range(TOTAL + 1)) + Counter([4])
+    assert calls(root) == Counter(range(TOTAL + 1)) + Counter([6])
     assert {step: path.stat().st_ino for step, path in predictions.items()} == before
 
 
@@ -283,27 +257,41 @@ def test_killed_before_the_predictions_the_step_is_evaluated_again(
     assert marked(root) == list(range(7))
     assert not (step_directory(root, 7) / "predictions.arrow").exists()
     assert calls(root) == Counter(range(7))
-    # the run goes on from step 5, the end of a phase, or from a step after it
+    # the run goes on from step 5, in the middle of its choice phase, or from one before it
     (step_directory(root, 6) / "metrics.json").write_text('{"step": 6, "acc')
-    kept = (step_directory(root, 5) / "metrics.json").read_bytes()
+    kept = (step_directory(root, 3) / "metrics.json").read_bytes()
     resumed(server, root)
     assert rows(root) == rows(plain[1])
     assert marked(root) == list(range(TOTAL + 1))
     assert calls(root) - Counter([6]) == Counter(range(TOTAL + 1))
     assert json.loads((step_directory(root, 6) / "metrics.json").read_text())["rows"] == 9
-    assert (step_directory(root, 5) / "metrics.json").read_bytes() == kept
+    assert (step_directory(root, 3) / "metrics.json").read_bytes() == kept
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    ("rank", "number", "ends"),
+    [
+        pytest.param(0, signal.SIGTERM, [75, 75], marks=pytest.mark.slow),
+        (1, signal.SIGTERM, [75, 75]),
+        (1, signal.SIGKILL, [1, -signal.SIGKILL]),
+    ],
+)
 def test_a_signal_to_any_rank_ends_a_slow_scorer_and_nothing_half_done_is_kept(
-    server: Server, laid_out: Path, plain: Any, tmp_path: Path, rank: int
+    server: Server,
+    laid_out: Path,
+    plain: Any,
+    tmp_path: Path,
+    rank: int,
+    number: int,
+    ends: list[int],
 ) -> None:
     root = copied(laid_out, tmp_path / "here")
     (root / "behaviour.json").write_text(json.dumps({7: "sleep"}))
     one = start(server, root, command(evals()), ranks=2)
     wait_until(lambda: (root / "calls.txt").exists() and calls(root)[7])
-    one.signal(signal.SIGTERM, rank)
-    assert one.wait(20) == [75, 75], one.text()
+    one.signal(number, rank)
+    assert one.wait(20) == ends, one.text()
+    assert "Traceback" not in one.text()
     assert marked(root) == list(range(7))
     assert rows(root) == rows(plain[2])[:7]
     (root / "behaviour.json").unlink()

@@ -153,6 +153,8 @@ def test_mix_says_what_it_does_not_know() -> None:
         losses.mix(**values, losses={"hinge": 1.0})
     with pytest.raises(ValueError, match="by_component has no entry for polls"):
         losses.mix(**values, by_component={"exams": {"kl": 1.0}})
+    with pytest.raises(ValueError, match="needs data with a mixture"):
+        losses.mix(**given(), by_component={"polls": {"kl": 1.0}})
     for wrong in ({}, {"losses": {"kl": 1}, "by_component": {}}):
         with pytest.raises(ValueError, match="exactly one of the kwargs"):
             losses.mix(**values, **wrong)

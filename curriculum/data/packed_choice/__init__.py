@@ -12,6 +12,7 @@ segments laid end to end, some of whose positions predict an answer among a few 
     reader     a checked set as a sequence of bins
     writer     bins to a set that is whole or absent
     targets    what an evaluation set is compared with, beside it
+    provenance which tokenizer a set's ids are of
     tokens     which token a choice is, behind its prompt
     packer     records of task `choice` to bins
     text       a bin as a person reads it
@@ -31,12 +32,13 @@ from curriculum.data.packed_choice.packer import Packed, pack_records, read_choi
 from curriculum.data.packed_choice.reader import PackedChoice, open_eval, open_packed
 from curriculum.data.packed_choice.refusal import BadSet
 from curriculum.data.packed_choice.targets import TARGETS_FILE, read_targets
-from curriculum.data.packed_choice.writer import write_eval, write_packed
+from curriculum.data.packed_choice.writer import WHOLE, write_eval, write_packed
 
 __all__ = [
     "EVAL_SCHEMA",
     "SCHEMA",
     "TARGETS_FILE",
+    "WHOLE",
     "BadSet",
     "Bin",
     "EvalManifest",

@@ -1,7 +1,7 @@
 """`data pack-choice IN... OUT key=value ...` and `data unpack-choice DIR [N]`."""
 
 import json
-import os
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +13,11 @@ from curriculum.data.counts import Report
 from curriculum.data.packed_choice.manifest import EvalManifest, Manifest, read_manifest
 from curriculum.data.packed_choice.options import PackOptions, pack_options, unpack_options
 from curriculum.data.packed_choice.packer import Packed, pack_records, read_choices
+from curriculum.data.packed_choice.provenance import difference, tokenizer_note
 from curriculum.data.packed_choice.reader import PackedChoice, open_eval, open_packed
-from curriculum.data.packed_choice.targets import read_targets
+from curriculum.data.packed_choice.targets import TARGETS_FILE, read_targets
 from curriculum.data.packed_choice.text import bin_text
-from curriculum.data.packed_choice.writer import write_eval, write_packed
+from curriculum.data.packed_choice.writer import obstacle, write_eval, write_packed
 from curriculum.data.sources import Source, digest, expand
 from curriculum.data.tokenizer import load_tokenizer, tokenizer_digest
 from curriculum.errors import UserError
@@ -25,6 +26,7 @@ from curriculum.word_options import parted
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+_OVERWRITE = ", or give overwrite=true"
 _PACK = (
     "python -m curriculum data pack-choice IN... OUT seq_len=512 split=train|val|eval "
     "model.tokenizer=DIR [key=value ...]"
@@ -56,6 +58,7 @@ reads (docs/choice.md).
   output=table             json: print the report as one JSON object
   cache_dir=.curriculum/cache   where compressed and columnar sources are unpacked
 """
+_log = logging.getLogger(__name__)
 _UNPACK_HELP = f"""usage: {_UNPACK}
 
 Prints a packed set as text: all bins, or bin N, from 0.
@@ -77,11 +80,12 @@ def pack(argv: Sequence[str]) -> int:
     options, out = pack_options(words), Path(paths[-1]).expanduser()
     files, missing = expand(paths[:-1])
     if missing:
-        raise UserError(f"{missing[0]}: no such file; IN is a file or a glob that matches some")
+        kind = "a directory" if Path(missing[0]).is_dir() else "no such file"
+        raise UserError(f"{missing[0]}: {kind}; IN is a file or a glob that matches some")
     if out.is_file():
         raise UserError(f"{out}: a file; OUT is a directory")
-    if (out / "manifest.json").exists() and not options.overwrite:
-        raise UserError(f"{out}: holds a set already; name another OUT, or give overwrite=true")
+    if reason := obstacle(out, options.overwrite):
+        raise UserError(f"{out}: {reason}; name another OUT{_OVERWRITE * (not options.overwrite)}")
     tokenizer = load_tokenizer(_model(options.tokenizer, options.chat_template))
     source, report = Source(files, options.cache_dir), Report()
     packed = pack_records(
@@ -120,6 +124,8 @@ def unpack(argv: Sequence[str]) -> int:
     opened = open_eval if evaluation else open_packed
     bins = opened(paths[0], vocab_size=None)
     tokenizer = _tokenizer(options.tokenizer, manifest.source)
+    if tokenizer is not None and (why := difference(manifest.source, tokenizer)):
+        _log.warning("%s: %s", paths[0], why)
     numbers = range(len(bins))
     if len(paths) == 2:
         if int(paths[1]) >= len(bins):
@@ -128,19 +134,23 @@ def unpack(argv: Sequence[str]) -> int:
     else:
         print(_headline(bins, manifest), end="\n\n")
     mix = () if isinstance(manifest, EvalManifest) else manifest.mix_components
-    targets = read_targets(paths[0], _choice_counts(bins)) if evaluation else None
+    targets = _targets(bins) if evaluation else None
     for number in numbers:
         print(bin_text(bins[number], number, tokenizer, mix, targets), end="\n\n")
     return 0
 
 
-def _choice_counts(bins: PackedChoice) -> np.ndarray:
-    """Choices of each row of an evaluation set, by row id."""
+def _targets(bins: PackedChoice) -> list[np.ndarray] | None:
+    """The target distribution of each row of an evaluation set, by row id; None if there is no
+    file of them."""
+    file = bins.directory / TARGETS_FILE
+    if not file.exists():
+        return None
     counts = np.zeros(int(bins.rows.sum()), np.int64)
     for number in range(len(bins)):
         one = bins[number]
         counts[one.row_ids] = one.choice_counts
-    return counts
+    return np.split(read_targets(file, counts), np.cumsum(counts)[:-1])
 
 
 def _headline(bins: PackedChoice, manifest: Manifest | EvalManifest) -> str:
@@ -196,10 +206,7 @@ def _source(
     return {
         "files": [str(file) for file in files],
         "sha256": digest(files, options.cache_dir),
-        "tokenizer": {
-            "directory": os.path.abspath(options.tokenizer),
-            "sha256": tokenizer_digest(tokenizer),
-        },
+        "tokenizer": tokenizer_note(tokenizer, options.tokenizer),
         "chat_template": tokenizer.chat_template,
         "spellings": options.spellings,
         "answer_prefix": options.answer_prefix,

@@ -10,6 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from curriculum.data.packed_choice.packer import OnBadRecord, OnOverLong, Split
 from curriculum.data.packed_choice.tokens import SLOT
+from curriculum.errors import UserError
 from curriculum.word_options import parsed
 
 _strict = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -41,7 +42,7 @@ class PackOptions:
     strict: bool = False
     mix_components: Texts | None = None
     name: str | None = None
-    seed: int = 0
+    seed: Annotated[int, Field(ge=0)] = 0
     overwrite: bool = False
     output: Literal["table", "json"] = "table"
     cache_dir: Path = Path(".curriculum/cache")
@@ -55,9 +56,18 @@ class UnpackOptions:
 
 
 def pack_options(words: Sequence[str]) -> PackOptions:
-    return parsed(
+    """`UserError` for what `parsed` calls one, and for options that mean nothing together."""
+    options = parsed(
         words, PackOptions, {"seq_len": "512", "split": "train", "model.tokenizer": "DIR"}
     )
+    components = options.mix_components
+    if options.name is not None and options.split != "eval":
+        raise UserError(f"name={options.name}: only an evaluation set has a name (split=eval)")
+    if components is not None and options.split == "eval":
+        raise UserError(f"mix_components={components}: an evaluation set has no mixture")
+    if components is not None and (not all(components) or len({*components}) < len(components)):
+        raise UserError(f"mix_components={components}: names must differ, and none be empty")
+    return options
 
 
 def unpack_options(words: Sequence[str]) -> UnpackOptions:

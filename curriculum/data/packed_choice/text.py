@@ -18,7 +18,7 @@ def bin_text(
     number: int,
     tokenizer: "PreTrainedTokenizerFast | None",
     mix_components: Sequence[str] = (),
-    targets: Sequence[Sequence[float]] | None = None,
+    targets: Sequence[np.ndarray] | None = None,
 ) -> str:
     """One paragraph a segment, then its rows. Behind each position that predicts an answer, the
     token that follows stands between white square brackets; in a prompt that ends there, nothing.
@@ -56,7 +56,7 @@ def _row(
     row: int,
     tokenizer: "PreTrainedTokenizerFast | None",
     mix_components: Sequence[str],
-    targets: Sequence[Sequence[float]] | None,
+    targets: Sequence[np.ndarray] | None,
 ) -> Iterator[str]:
     start = int(one.choice_counts[:row].sum())
     part = slice(start, start + int(one.choice_counts[row]))

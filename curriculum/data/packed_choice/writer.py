@@ -4,9 +4,10 @@ Files are written under temporary names and renamed, the manifest last: a direct
 no set. What is written has passed the rules that reading applies.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,11 @@ from curriculum.data.packed_choice.targets import TARGETS_FILE, write_targets
 from curriculum.errors import RunError
 from curriculum.files import write_json
 
+WHOLE = "all"
+"""The one component of a set without a mixture: other readers of the format want at least one."""
+
 _BINS_PER_FILE = 4096
+_BINS_FILE = re.compile(r"bins-\d{5,}\.arrow")
 _UNLIMITED = np.iinfo(np.int32).max
 
 
@@ -47,8 +52,11 @@ def write_packed(
     """Write a training or validation set (`split` train or val) and return its manifest.
 
     Raises `RunError` where a set lies already (unless `overwrite`) or there is no bin, `BadSet` for
-    a bin that breaks a rule. `source`: plain values that say how the set was made.
+    a bin that breaks a rule. Bins without a mixture are written as wholly of the one component
+    `WHOLE`. `source`: plain values that say how the set was made.
     """
+    if not mix_components:
+        mix_components, bins = (WHOLE,), (_whole(one) for one in bins)
     limits = Limits(seq_len, _UNLIMITED, len(mix_components), None, evaluation=False)
     with _replaced(Path(directory), overwrite):
         made = _write_files(Path(directory), bins, limits, bins_per_file)
@@ -100,6 +108,13 @@ def write_eval(
     return manifest
 
 
+def _whole(one: Bin) -> Bin:
+    if one.mix_weights.ndim == 2 and one.mix_weights.shape[1]:
+        shares = one.mix_weights.shape[1]
+        raise RunError(f"mix_components=[]: a bin has {shares} mix_weights a row; name them")
+    return replace(one, mix_weights=np.ones((one.rows, 1), np.float32))
+
+
 @dataclass
 class _Made:
     files: list[File] = field(default_factory=list)
@@ -138,15 +153,27 @@ def _commit(directory: Path, manifest: Manifest | EvalManifest) -> None:
     write_json(directory / MANIFEST_FILE, ordered)
 
 
+def obstacle(directory: Path, overwrite: bool) -> str | None:
+    """What forbids to write a set to a directory: something else's manifest; and, unless it may be
+    replaced, a set, or files that would be mistaken for parts of one."""
+    manifest = (directory / MANIFEST_FILE).exists()
+    if manifest and not is_packed(directory):
+        return f"holds the {MANIFEST_FILE} of something else"
+    if overwrite:
+        return None
+    if manifest:
+        return "holds a packed set already"
+    if parts := _parts(directory):
+        return f"holds {parts[0].name}, but no {MANIFEST_FILE}: left by a kill, or a file of yours"
+    return None
+
+
 @contextmanager
 def _replaced(directory: Path, overwrite: bool) -> Iterator[None]:
     """Where a set is written. One that lies there is taken away first; what an error leaves behind
     is taken away, too, so that nothing looks like a set that is none."""
-    if (directory / MANIFEST_FILE).exists():
-        if not is_packed(directory):
-            raise RunError(f"{directory}: holds the manifest.json of something else")
-        if not overwrite:
-            raise RunError(f"{directory}: holds a packed set already; name another directory")
+    if reason := obstacle(directory, overwrite):
+        raise RunError(f"{directory}: {reason}; name another directory")
     _remove(directory)
     try:
         yield
@@ -155,8 +182,18 @@ def _replaced(directory: Path, overwrite: bool) -> Iterator[None]:
         raise
 
 
+def _parts(directory: Path) -> list[Path]:
+    """Files of a set besides its manifest."""
+    found = [path for path in directory.glob("bins-*.arrow") if _BINS_FILE.fullmatch(path.name)]
+    targets = directory / TARGETS_FILE
+    return sorted(found) + [targets] * targets.exists()
+
+
 def _remove(directory: Path) -> None:
     """The files of a set, its manifest first."""
-    for path in [directory / MANIFEST_FILE, *directory.glob("bins-*.arrow")]:
-        path.unlink(missing_ok=True)
-    (directory / TARGETS_FILE).unlink(missing_ok=True)
+    manifest = directory / MANIFEST_FILE
+    for path in [manifest] * manifest.exists() + _parts(directory):
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise RunError(f"{path}: cannot be replaced: {error.strerror or error}") from None

@@ -11,11 +11,11 @@ import torch
 
 from curriculum.choice_evals import storage
 from curriculum.choice_evals.run import in_row_order, is_due
-from curriculum.choice_evals.scorers import Scorer, ScorerFailed, load_scorer, read_targets, score
+from curriculum.choice_evals.scorers import Scorer, ScorerFailed, facts, load_scorer, score
 from curriculum.choice_evals.storage import Origin, Predictions
 from curriculum.choice_evals.summary import summaries
 from curriculum.config import ChoiceEval
-from curriculum.data.packed_choice import Bin
+from curriculum.data.packed_choice import BadSet, Bin, read_targets
 from curriculum.errors import RunError, UserError
 
 ORIGIN = Origin("quiz", 20, "p", "key/20", "content")
@@ -195,22 +195,88 @@ def test_a_scorer_that_cannot_work_is_refused_at_the_start(
         load_scorer("plan.phases.p.choice_eval", settings)
 
 
-def write_targets(path: Path, ids: list[int], targets: list[list[float]]) -> None:
+def write_targets(path: Path, ids: Any, targets: Any) -> None:
     table = pa.table({"row_id": ids, "target_probs": pa.array(targets, pa.list_(pa.float32()))})
     with pa.ipc.new_file(str(path), table.schema) as writer:
         writer.write_table(table)
 
 
-def test_targets_are_found_by_row_id_and_must_fit(tmp_path: Path) -> None:
+def test_targets_are_found_by_row_id(tmp_path: Path) -> None:
     path = tmp_path / "targets.arrow"
     write_targets(path, [1, 0], [[0.5, 0.0, 0.5], [0.0, 1.0]])
     assert read_targets(path, np.array([2, 3])).tolist() == [0.0, 1.0, 0.5, 0.0, 0.5]
-    with pytest.raises(RunError, match="row 0 has 2 probabilities for 3 choices"):
-        read_targets(path, np.array([3, 2]))
-    with pytest.raises(RunError, match="every row id from 0 to 2 once"):
-        read_targets(path, np.array([2, 3, 2]))
-    with pytest.raises(RunError, match="no such file; the shipped scorer needs"):
-        read_targets(tmp_path / "none.arrow", np.array([2, 3]))
+    probs = pa.array([[0.25, 0.75]], pa.large_list(pa.float64()))
+    wide = pa.table({"row_id": pa.array([0], pa.uint8()), "target_probs": probs})
+    with pa.ipc.new_file(str(path), wide.schema) as writer:
+        writer.write_table(wide)
+    assert read_targets(path, np.array([2])).tolist() == [0.25, 0.75]
+
+
+TARGETS: dict[str, tuple[Any, Any, str]] = {
+    "a row that is missing": ([0, 2], [[0.5, 0.5], [1.0]], "every row id from 0 to 1 once"),
+    "a row twice": ([0, 0], [[0.5, 0.5], [0.5, 0.5]], "every row id from 0 to 1 once"),
+    "a row too many": ([0, 1, 2], [[0.5, 0.5], [1.0, 0, 0], [1.0]], "every row id from 0 to 1"),
+    "too few": ([1, 0], [[0.5, 0.5], [0.5, 0.5]], "row_id=1: has 2 probabilities for 3 choices"),
+    "per cent": ([1, 0], [[50, 0, 50], [0.5, 0.5]], "row_id=1: target_probs sum to 100; they sum"),
+    "negative": ([0, 1], [[0.5, 0.5], [-0.5, 1, 0.5]], "row_id=1: target_probs=-0.5: must be fin"),
+    "NaN": ([0, 1], [[0.5, math.nan], [0, 1, 0]], "row_id=0: target_probs=nan: must be finite"),
+    "a null": ([0, 1], [[0.5, None], [0, 1, 0]], "must hold no null"),
+    "a null row": ([0, 1], [None, [0, 1, 0]], "must hold no null"),
+    "a null id": ([0, None], [[0.5, 0.5], [0, 1, 0]], "must hold no null"),
+    "texts as ids": (["0", "1"], [[0.5, 0.5], [0, 1, 0]], "row_id has the type string; it must"),
+}
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_targets_must_fit_their_rows(tmp_path: Path, kind: str) -> None:
+    ids, targets, told = TARGETS[kind]
+    write_targets(tmp_path / "targets.arrow", ids, targets)
+    with pytest.raises(BadSet, match=told) as refused:
+        read_targets(tmp_path / "targets.arrow", np.array([2, 3]))
+    assert refused.value.file == tmp_path / "targets.arrow"
+
+
+def test_a_file_that_holds_no_targets(tmp_path: Path) -> None:
+    path = tmp_path / "targets.arrow"
+    table = pa.table({"row_id": [0], "target_probs": [1.0]})
+    with pa.ipc.new_file(str(path), table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(BadSet, match="target_probs has the type double; it must be list<float>"):
+        read_targets(path, np.array([1]))
+    for data in (b"", b"ARROW1", b"x" * 100):
+        path.write_bytes(data)
+        with pytest.raises(BadSet, match="holds no row_id and target_probs"):
+            read_targets(path, np.array([1]))
+
+
+def scored(tmp_path: Path, **kwargs: Any) -> dict[str, float]:
+    storage.write_predictions(tmp_path, PREDICTIONS, ORIGIN)
+    predictions = tmp_path / "predictions.arrow"
+    return score(
+        name="quiz", path=tmp_path, step=20, predictions=predictions, output_dir=tmp_path, **kwargs
+    )
+
+
+def test_the_shipped_scorer_says_what_it_needs(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"targets\.arrow: no such file; the shipped scorer needs"):
+        scored(tmp_path)
+    write_targets(tmp_path / "mine.arrow", [0, 1], [[0.0, 1.0], [0.5, 0.0, 0.5]])
+    mine = str(tmp_path / "mine.arrow")
+    assert scored(tmp_path, targets=mine)["accuracy"] == 1.0
+    with pytest.raises(RunError, match=r"kwargs\.bins=0: the calibration error needs at least 1"):
+        scored(tmp_path, targets=mine, bins=0)
+
+
+def test_a_mark_is_of_a_function_with_its_kwargs() -> None:
+    one = Scorer("a.f", len, {"bins": 10, "names": ["x"]})
+    values = facts(one, 20, 2, 0.5, None)
+    assert one.scored(values)
+    assert Scorer("a.f", len, {"names": ["x"], "bins": 10}).scored(values)
+    assert not Scorer("a.f", len, {"bins": 11, "names": ["x"]}).scored(values)
+    assert not Scorer("a.g", len, dict(one.kwargs)).scored(values)
+    assert not one.scored(facts(None, 20, 2, 0.5, None))
+    del values["scorer_kwargs"]  # of a mark that was made before they were noted
+    assert one.scored(values)
 
 
 def test_the_shipped_scorer_refuses_logits_that_are_no_numbers(tmp_path: Path) -> None:

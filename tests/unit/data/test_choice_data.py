@@ -90,6 +90,43 @@ def test_what_a_phase_does_not_take(tmp_path: Path, tokenizer: PreTrainedTokeniz
     assert "bin 1" in told and "46" in told  # the token 46 in the second file
 
 
+def test_training_data_without_any_weight_is_refused(
+    tmp_path: Path, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    rows = [{**row, "weights": [0.0] * len(row["weights"])} for row in training_bins()]
+    masked = str(write_training(tmp_path / "masked", rows))
+    val = str(write_training(tmp_path / "val", rows, split="val"))
+    config = settings(tmp_path, sources=[masked], heldout=[val])
+    with pytest.raises(RunError, match=r"data\.sources: no row of .*masked has a weight above 0"):
+        prepare(config, "one", "train", tokenizer, None)
+    assert len(prepare(config, "one", "heldout", tokenizer, None)) == 4  # a probe tells of it
+
+
+def test_held_out_bins_take_the_mixture_of_the_training_data(
+    tmp_path: Path, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    def opened(name: str, components: list[str], shares: list[float]) -> ChoiceSet:
+        rows = [{**row, "mix_weights": [shares] * len(row["positions"])} for row in training_bins()]
+        path = str(write_training(tmp_path / name, rows, mix_components=components))
+        return prepare(settings(tmp_path, sources=[path]), "one", "train", tokenizer, None)
+
+    both = opened("both", ["facts", "taste"], [0.25, 0.75])
+    turned = both.with_components(("taste", "more", "facts"))
+    assert turned.mix_components == turned[0].mix_components == ("taste", "more", "facts")
+    assert turned[0].choice.mix_weights.tolist() == [[0.75, 0.0, 0.25]] * 2
+    assert turned[2].choice.mix_weights.shape == (0, 3)
+    assert (
+        both.with_components(both.mix_components)[0].choice.mix_weights.tolist()
+        == [[0.25, 0.75]] * 2
+    )
+    none, whole = opened("none", [], []), opened("whole", ["all"], [1.0])
+    assert none.with_components(("all",))[0].choice.mix_weights.tolist() == [[1.0]] * 2
+    assert whole.with_components(())[0].choice.mix_weights.shape == (2, 0)
+    for one, names in ((both, ("facts",)), (both, ()), (none, ("facts",)), (whole, ("facts",))):
+        with pytest.raises(RunError, match="that of the training data of"):
+            one.with_components(names)
+
+
 def test_the_files_of_a_directory_are_those_of_its_manifest(tmp_path: Path) -> None:
     train = write_training(tmp_path / "train")
     (train / "notes.txt").write_text("not data")

@@ -109,7 +109,7 @@ bin 0: 96 tokens, 2 segments, 2 rows
 Is the sky blue?<|im_end|>
 <|im_start|>assistant
 \u27e6B\u27e7
-row 0, position 48: weight 0.5
+row 0, position 48: weight 0.5, all 1
     0.0000  'A' (32)
     1.0000  'B' (33)
 
@@ -118,7 +118,7 @@ row 0, position 48: weight 0.5
 And the sea?<|im_end|>
 <|im_start|>assistant
 \u27e6B\u27e7
-row 1, position 94: weight 1
+row 1, position 94: weight 1, all 1
     0.1250  'C' (34)
     0.2500  'A' (32)
     0.6250  'B' (33)
@@ -142,7 +142,7 @@ def test_bins_are_shown_as_text(place: Path, capsys: Any) -> None:
     whole = call(capsys, "unpack-choice", "set", "model.tokenizer=tok")[1]
     head, rest = whole.split("\n\n", 1)
     assert rest == out and head == (
-        f"set: split train, mixture none; 1 bins of 200 tokens, 2 rows of up to 3 choices, "
+        f"set: split train, mixture all; 1 bins of 200 tokens, 2 rows of up to 3 choices, "
         f"{sum(sizes)} tokens in all"
     )
     (place / "tok").rename(place / "gone")
@@ -177,6 +177,19 @@ WRONG: dict[str, tuple[list[str], int, str]] = {
         "no record is left to pack (over-long: 3)",
     ),
     "a flag": (["in.jsonl", "out", "--fast"], 2, "takes IN and OUT, got in.jsonl out --fast"),
+    "a seed": (["in.jsonl", "out", "seed=-1"], 2, "seed=-1: input should be greater than or"),
+    "a name": (["in.jsonl", "out", "name=x"], 2, "name=x: only an evaluation set has a name"),
+    "a mixture of an evaluation": (
+        ["in.jsonl", "out", "split=eval", 'mix_components=["a"]'],
+        2,
+        "an evaluation set has no mixture",
+    ),
+    "a component twice": (
+        ["in.jsonl", "out", 'mix_components=["a","a"]'],
+        2,
+        "mix_components=['a', 'a']: names must differ",
+    ),
+    "a directory": (["tok", "out"], 2, "tok: a directory; IN is a file or a glob"),
     "a format": (["tok/tokenizer.json", "in.txt", "out"], 2, "in.txt: no such file"),
 }
 
@@ -205,7 +218,9 @@ def test_a_set_that_lies_there_is_kept(place: Path, capsys: Any) -> None:
     pack(capsys, "in.jsonl", "set")
     before = read_rows(place / "set")
     code, _, err = pack(capsys, "in.jsonl", "set", "seq_len=80")
-    assert code == 2 and "holds a set already; name another OUT, or give overwrite=true" in err
+    assert (
+        code == 2 and "holds a packed set already; name another OUT, or give overwrite=true" in err
+    )
     assert read_rows(place / "set") == before
     write_jsonl(place / "bad.jsonl", [{"prompt": "q", "choices": ["A", "BB"], "answer": 0}])
     assert pack(capsys, "bad.jsonl", "set", "overwrite=true")[0] == 1

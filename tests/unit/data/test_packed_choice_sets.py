@@ -1,6 +1,8 @@
 """Sets that others wrote are read, and others read what is written."""
 
+import errno
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -167,15 +169,46 @@ def test_an_evaluation_set_is_written_with_its_targets(tmp_path):
     assert table["row_id"].to_pylist() == [0, 1, 2, 3, 4, 5]
     assert table["target_probs"].to_pylist() == [one.tolist() for one in targets]
     counts = np.array([3, 1, 2, 4, 2, 2])
-    assert read_targets(tmp_path / "new", counts) == [one.tolist() for one in targets]
-    assert read_targets(tmp_path / "given", counts) is None
-    with pytest.raises(BadSet, match="must hold every row id from 0 to 6 once"):
-        read_targets(tmp_path / "new", np.append(counts, 2))
-    with pytest.raises(BadSet, match="row_id=1: must have a probability for each of 2 choices"):
-        read_targets(tmp_path / "new", np.array([3, 2, 2, 4, 2, 2]))
-    (tmp_path / "new" / "targets.arrow").write_bytes(b"ARROW1")
-    with pytest.raises(BadSet, match="holds no row_id and target_probs"):
-        read_targets(tmp_path / "new", counts)
+    found = read_targets(tmp_path / "new" / "targets.arrow", counts)
+    assert found.dtype == np.float32 and found.tolist() == np.concatenate(targets).tolist()
+    targets[1] = np.array([100.0], np.float32)
+    with pytest.raises(BadSet, match=r"targets\.arrow: row_id=1: target_probs sum to 100"):
+        write_eval(tmp_path / "bad", bins, name="quiz", seq_len=SEQ_LEN, targets=targets)
+    assert list((tmp_path / "bad").iterdir()) == []
+
+
+def test_without_a_mixture_a_set_is_of_one_component(tmp_path):
+    """Other readers of the format want at least one."""
+    rows = [{**one, "mix_weights": [[]] * len(one["positions"])} for one in training_bins()]
+    given = write_training(tmp_path / "given", rows, mix_components=[])
+    bins = list(open_packed(given, vocab_size=VOCAB))
+    write_packed(tmp_path / "new", bins, split="train", seq_len=SEQ_LEN)
+    manifest = json.loads((tmp_path / "new" / "manifest.json").read_text())
+    assert manifest["mix_components"] == ["all"]
+    found = [one["mix_weights"] for one in read_rows(tmp_path / "new")]
+    assert found == [[[1.0]] * 2, [[1.0]], [], [[1.0]] * 3]
+    again = open_packed(tmp_path / "new", vocab_size=VOCAB)
+    assert [one.mix_weights.shape for one in again] == [(2, 1), (1, 1), (0, 1), (3, 1)]
+    mixed = list(open_packed(write_training(tmp_path / "mixed"), vocab_size=VOCAB))
+    with pytest.raises(RunError, match=r"mix_components=\[\]: a bin has 2 mix_weights a row"):
+        write_packed(tmp_path / "other", mixed, split="train", seq_len=SEQ_LEN)
+
+
+@pytest.mark.parametrize("name", ["bins-00007.arrow", "targets.arrow"])
+def test_files_that_would_be_taken_for_parts_of_a_set_are_left_alone(tmp_path, name):
+    bins = list(open_packed(write_training(tmp_path / "given"), vocab_size=VOCAB))
+    settings = {"split": "train", "seq_len": SEQ_LEN, "mix_components": ["facts", "taste"]}
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / name).write_text("precious")
+    (here / "bins-old.arrow").write_text("precious, too")
+    with pytest.raises(RunError, match=rf"here: holds {name}, but no manifest\.json: left by a"):
+        write_packed(here, bins, **settings)
+    assert (here / name).read_text() == "precious"
+    write_packed(here, bins, **settings, overwrite=True)
+    assert {path.name for path in here.iterdir()} == {
+        *("manifest.json", "bins-00000.arrow", "bins-old.arrow")
+    }
 
 
 def test_a_set_that_lies_there_stays_until_it_may_be_replaced(tmp_path):
@@ -193,6 +226,21 @@ def test_a_set_that_lies_there_stays_until_it_may_be_replaced(tmp_path):
         write_packed(tmp_path / "other", bins, **settings, overwrite=True)
 
 
+def test_a_set_that_cannot_be_replaced_stays(tmp_path, monkeypatch):
+    """As on a read-only file system, which stops root, too."""
+    bins = list(open_packed(write_training(tmp_path / "set"), vocab_size=VOCAB))
+
+    def refused(*_, **__):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    settings = {"split": "train", "seq_len": SEQ_LEN, "mix_components": ["facts", "taste"]}
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refused)
+        with pytest.raises(RunError, match=r"manifest\.json: cannot be replaced: Read-only file"):
+            write_packed(tmp_path / "set", bins[:1], **settings, overwrite=True)
+    assert read_rows(tmp_path / "set") == training_bins()
+
+
 def test_what_fails_leaves_no_set_behind(tmp_path):
     bins = list(open_packed(write_training(tmp_path / "given"), vocab_size=VOCAB))
 
@@ -208,8 +256,8 @@ def test_what_fails_leaves_no_set_behind(tmp_path):
         write_packed(tmp_path / "new", [], **settings)
     with pytest.raises(BadSet, match=r"bins-00000\.arrow: bin 1: has 12 tokens; 1 to seq_len=11"):
         write_packed(tmp_path / "new", bins, **settings | {"seq_len": 11})
-    with pytest.raises(BadSet, match="bin 0, row 0: has 2 mix_weights for 0 mix_components"):
-        write_packed(tmp_path / "new", bins, **settings | {"mix_components": []})
+    with pytest.raises(BadSet, match="bin 0, row 0: has 2 mix_weights for 3 mix_components"):
+        write_packed(tmp_path / "new", bins, **settings | {"mix_components": ["a", "b", "c"]})
     one = bins[0]
     wrong = Bin(**vars(one) | {"choice_counts": np.array([2, 2], np.int32)})
     with pytest.raises(BadSet, match="bin 0: choice_ids has 5 values for 4 choices"):

@@ -1,12 +1,13 @@
 """Choice phases in a plan: one pass over their bins, what is left over, and their keys."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from plan_builders import config, phase
 
-from curriculum.config import Config
+from curriculum.config import ChoiceEval, Config
 from curriculum.errors import UserError
 from curriculum.plan.budget import WindowCount, plan_budget, settled
 from curriculum.plan.checks import CheckContext, run_checks
@@ -88,6 +89,42 @@ def test_fewer_bins_than_a_step_are_short(tmp_path: Path) -> None:
 def test_refused(tmp_path: Path, bad: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         consistent(plan(tmp_path, **bad))
+
+
+@pytest.mark.parametrize(
+    ("everywhere", "own", "told"),
+    [
+        ({"interval": 200}, None, [(None, "choice_eval.interval=200 is never reached in phases of"
+                                    " at most 90 steps: quiz will not be evaluated")]),
+        ({"interval": 90}, None, []),
+        ({"interval": 200, "at_end": True}, None, []),
+        ({"interval": 200, "at_start": True}, None, []),
+        (None, {"interval": 8}, [("c", "plan.phases.c.choice_eval.interval=8 is never reached in"
+                                  " phases of at most 7 steps: exam will not be evaluated")]),
+        (None, {"interval": 7}, []),
+        ({"interval": 5}, {"interval": 8}, [("c", "plan.phases.c.choice_eval.interval=8")]),
+    ],
+)  # fmt: skip
+def test_evals_that_are_never_due_are_told_before_the_run(
+    tmp_path: Path, everywhere: Any, own: Any, told: list[tuple[str | None, str]]
+) -> None:
+    settings = plan(
+        tmp_path, steps=7, choice_eval=None if own is None else {"sets": {"exam": "e"}, **own}
+    )
+    if everywhere is not None:
+        common = ChoiceEval(sets={"quiz": "q"}, **everywhere)
+        settings = replace(settings, choice_eval=common)
+    findings = run_checks(CheckContext(settings, plan_budget(settings, {}), {}, False))
+    found = [f for f in findings if f.code == "plan/evals-never-due"]
+    assert [f.phase for f in found] == [phase for phase, _ in told]
+    for finding, (_, message) in zip(found, told, strict=True):
+        assert finding.message.startswith(message) and finding.severity == "warning"
+
+
+def test_evals_of_a_phase_of_unknown_length_are_not_judged(tmp_path: Path) -> None:
+    settings = plan(tmp_path, choice_eval={"sets": {"exam": "e"}, "interval": 10_000})
+    findings = run_checks(CheckContext(settings, plan_budget(settings, {}), {}, False))
+    assert [f for f in findings if f.code == "plan/evals-never-due"] == []
 
 
 def key(tmp_path: Path, code: dict[str, Content] | None = None, **more: Any) -> str:

@@ -1,8 +1,10 @@
 """The validation of choice phases: its figures by hand, and what there is to say without any."""
 
+import json
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,8 @@ import numpy as np
 import pytest
 
 from curriculum.config import Config
-from curriculum.data.packed_choice import Bin, write_packed
+from curriculum.data.packed_choice import Bin, open_packed, write_packed
+from curriculum.errors import RunError
 from curriculum.probes import ProbeSuite, check_heldout
 
 LN = math.log
@@ -119,6 +122,16 @@ def test_nothing_to_validate_is_told_at_the_start(
     assert evaluator.calls == 0
 
 
+@pytest.mark.parametrize(("policy", "told"), [("error", "do not fit"), ("drop", "over-long: 1")])
+def test_held_out_records_that_are_all_too_long_are_told_at_the_start(
+    suite: Any, tmp_path: Path, policy: str, told: str
+) -> None:
+    row = {"prompt": "king " * 99, "choices": ["Ann", "Bob"], "answer": 0}
+    (tmp_path / "long.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(RunError, match=f"phase c, heldout data: (.|\n)*{told}"):
+        suite([str(tmp_path / "long.jsonl")], data={"on_over_long": policy})
+
+
 def test_a_loss_that_fails_is_named_and_stops_nothing(
     suite: Any, evaluator: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
@@ -138,3 +151,47 @@ def test_a_loss_that_fails_is_named_and_stops_nothing(
         (result,) = suite(where, loss=own).run(answering(evaluator, [0.5]))
         assert result.status == "failed" and reason in result.reason
         assert all(map(math.isfinite, result.values.values()))
+
+
+def test_a_loss_without_any_weight_is_named(
+    suite: Any, evaluator: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    (tmp_path / "weightless.py").write_text(
+        "def loss(*, choice_logits, weights, **given):\n"
+        "    return choice_logits[:, 0].sum(), 0 * weights.sum()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    where = [packed(tmp_path / "val", [1.0])]
+    (result,) = suite(where, loss={"import_path": "weightless.loss"}).run(
+        answering(evaluator, [0.5])
+    )
+    assert result.status == "failed"
+    assert "loss.import_path=weightless.loss: returned weight_sum=0.0 over 1 bins" in result.reason
+
+
+def test_validation_has_the_mixture_of_training(suite: Any, evaluator: Any, tmp_path: Path) -> None:
+    """Of held-out data in another order of components, each row's loss is its own component's."""
+    one = np.zeros((1, 2), np.float32)
+    for name, split, components, share in (
+        ("train", "train", ["polls", "exams"], [0.0, 1.0]),
+        ("val", "val", ["exams", "polls"], [0.0, 1.0]),
+    ):
+        packed(tmp_path / "bare" / name, [1.0], split)
+        (given,) = open_packed(tmp_path / "bare" / name, vocab_size=None)
+        mixed = replace(given, mix_weights=one + np.array(share, np.float32))
+        write_packed(tmp_path / name, [mixed], split=split, seq_len=32, mix_components=components)
+    (tmp_path / "by_place.py").write_text(
+        "def loss(*, mix_weights, weights, choice_logits, **given):\n"
+        "    return 0 * choice_logits[:, 0].sum() + mix_weights[:, 0].sum(), weights.sum()\n"
+    )
+    sys.path.insert(0, str(tmp_path))
+    try:
+        probes = suite(
+            [str(tmp_path / "val")],
+            loss={"import_path": "by_place.loss"},
+            data={"sources": [str(tmp_path / "train")]},
+        )
+        (result,) = probes.run(answering(evaluator, [0.5]))
+    finally:
+        sys.path.remove(str(tmp_path))
+    assert result.values["loss"] == 1.0  # polls, the first component of training
