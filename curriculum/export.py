@@ -3,7 +3,8 @@
     export RUN|CHECKPOINT DIR
 
 A finished run's `final/` is copied; of an unfinished one the newest checkpoint is exported.
-Adapters are merged into the weights, and lie by themselves in `DIR/adapter`.
+Adapters are merged into the weights, and lie by themselves in `DIR/adapter`, unless the plan has a
+phase of kind merge.
 """
 
 import shutil
@@ -48,10 +49,13 @@ def _export_checkpoint(checkpoint: Path, target: Path) -> None:
     from curriculum.engine.distributed import world
     from curriculum.engine.export import export
     from curriculum.engine.model import build_lm, wrap
+    from curriculum.plan.graph import merges
 
-    run = Path(store.read_meta(checkpoint)["run"])
+    here = checkpoint.absolute().parents[1]  # its run may have been moved
+    run = here if (here / "config.yaml").is_file() else Path(store.read_meta(checkpoint)["run"])
     config = read_run(run / "config.yaml")
     with world(config.engine) as ranks:
         model = wrap(build_lm(config.model, config.seed, empty=True), config.engine, ranks)
         tensors.load(checkpoint, model, None)
-        export(model, load_tokenizer(config.model), target, ranks)
+        tokenizer, base = load_tokenizer(config.model), not merges(config.plan)
+        export(model, tokenizer, target, ranks, adapter=base)

@@ -2,7 +2,8 @@
 
 One row holds several examples end to end. The lengths travel as a keyword through the model's
 layers to `per_example`, which attends inside each example only: examples of similar length are
-laid side by side, so that one kernel serves many of them. Keywords survive activation
+laid side by side, so that one kernel serves many of them (on GPUs `varlen` has one for the whole
+row). Keywords survive activation
 checkpointing; a context variable would not (its recomputation gives wrong gradients silently).
 """
 
@@ -15,6 +16,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from transformers import AttentionInterface
+
+from curriculum.engine import varlen
 
 NAME = "per_example"
 
@@ -44,15 +47,37 @@ def per_example(
             f"per-example attention got lengths {seq_lens} for {query.shape[2]} tokens: "
             "this model does not hand keywords on to its attention"
         )
-    layout = _layout(tuple(seq_lens))
-    order, back = layout.order.to(query.device), layout.back.to(query.device)
-    grouped = [tensor[0].transpose(0, 1).index_select(0, order) for tensor in (query, key, value)]
+    plain = softcap is None and s_aux is None
+    lengths = tuple(seq_lens)
+    if plain and varlen.serves(query, value, dropout) and varlen.agrees(query.device, grouped):
+        out = varlen.attend(query, key, value, lengths, scaling, sliding_window)
+    else:
+        out = grouped(query, key, value, lengths, scaling, sliding_window, dropout, softcap, s_aux)
+    return out[None], None
+
+
+def grouped(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    seq_lens: Sequence[int],
+    scaling: float | None,
+    window: int | None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """`per_example` for any device and dtype: `[T, heads, d]`, one call a group of lengths."""
+    layout = _layout(tuple(seq_lens), query.device)
+    ordered = [
+        tensor[0].transpose(0, 1).index_select(0, layout.order) for tensor in (query, key, value)
+    ]
     outputs = []
     for (count, length), *parts in zip(
-        layout.groups, *(tensor.split(layout.sizes) for tensor in grouped), strict=True
+        layout.groups, *(tensor.split(layout.sizes) for tensor in ordered), strict=True
     ):
         q, k, v = (part.unflatten(0, (count, length)).transpose(1, 2) for part in parts)
-        mask = _window_mask(length, sliding_window, q.device)
+        mask = _window_mask(length, window, q.device)
         if softcap is not None or s_aux is not None:
             out = _explicit(q, k, v, mask, scaling, dropout, softcap, s_aux)
         else:
@@ -67,7 +92,7 @@ def per_example(
                 enable_gqa=q.shape[1] != k.shape[1],
             )
         outputs.append(out.transpose(1, 2).flatten(0, 1))
-    return torch.cat(outputs).index_select(0, back)[None], None
+    return torch.cat(outputs).index_select(0, layout.back)
 
 
 @dataclass(frozen=True)
@@ -86,7 +111,7 @@ class _Layout:
 
 
 @lru_cache(maxsize=8)  # the layers of one forward, and its recomputation, ask for the same
-def _layout(lengths: tuple[int, ...]) -> _Layout:
+def _layout(lengths: tuple[int, ...], device: torch.device) -> _Layout:
     members: dict[int, list[int]] = {}
     for number, length in enumerate(lengths):
         members.setdefault(_rounded(length), []).append(number)
@@ -104,8 +129,8 @@ def _layout(lengths: tuple[int, ...]) -> _Layout:
         groups.append((len(numbers), longest))
         place += tokens.size
     return _Layout(
-        torch.from_numpy(np.concatenate(order)),
-        torch.from_numpy(back),
+        torch.from_numpy(np.concatenate(order)).to(device),
+        torch.from_numpy(back).to(device),
         groups,
         [count * length for count, length in groups],
     )

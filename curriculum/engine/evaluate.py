@@ -16,6 +16,7 @@ from curriculum.config import Config
 from curriculum.data.choice_set import choice_window
 from curriculum.data.packed_choice import Bin
 from curriculum.data.windows import Window
+from curriculum.engine import embedding_head
 from curriculum.engine.batch import collate, text_batch
 from curriculum.engine.distributed import World
 from curriculum.engine.head import Embed, token_cross_entropy
@@ -196,6 +197,7 @@ def open_evaluator(
     config: Config, directory: Path, world: World, stop: StopRequest | None = None
 ) -> Evaluator:
     """An evaluator of the weights in a Hugging Face directory."""
-    # a directory holds merged weights
-    lm = build_lm(replace(config.model, lora=None), config.seed, directory)
+    # a directory holds merged weights, and says itself whether it has an embedding head
+    model = replace(config.model, lora=None, embedding_dim=embedding_head.stored_size(directory))
+    lm = build_lm(model, config.seed, directory)
     return Evaluator(wrap(lm, config.engine, world), world, config.probes.batch_tokens, stop)

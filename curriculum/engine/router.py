@@ -21,7 +21,7 @@ import torch
 from transformers import PretrainedConfig
 
 from curriculum.engine.batch import Batch
-from curriculum.errors import UserError
+from curriculum.errors import RunError, UserError
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,14 @@ def router_loss(
     """What a micro-batch adds to the sum of weighted losses, a scalar.
 
     router_logits: `[T, experts]` of each sparse layer; `weight`: the micro-batch's sum of weights.
+    Raises `RunError` without any: not every release of `transformers` records them for a family
+    whose config has router losses.
     """
+    if not router_logits:
+        raise RunError(
+            "model.router_loss: this release of transformers records no router logits of this "
+            "model, so that its router losses would be left out; give model.router_loss=false"
+        )
     if not batch.window_lens:
         return weight.new_zeros(())
     lengths = torch.tensor(batch.window_lens, device=router_logits[0].device)

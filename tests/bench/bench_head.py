@@ -4,8 +4,9 @@
 
 Each side computes the loss and the gradients of hidden states and head weight, in a process of its
 own, sides in turn, `--rounds` times. `full`: `F.cross_entropy` of all logits; `chunked`: this
-package's head. Memory is what the process holds at most beyond inputs and gradients. Prints a table
-with medians, and JSON on the last line.
+package's head. Memory is what the process holds at most beyond inputs and the gradients summed so
+far; the head weight's new gradient, `vocabulary x hidden`, is part of it on both sides. Prints a
+table with medians, and JSON on the last line.
 """
 
 import argparse

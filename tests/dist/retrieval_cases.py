@@ -20,15 +20,17 @@ from curriculum.engine.step import Engine
 TOKEN_LOSSES = {"smoothing": schema.Loss(label_smoothing=0.2), "z": schema.Loss(z_loss=0.03)}
 
 
-def engine(ranks: World, tied: bool, **model: object) -> Engine:
-    wrapped = wrap(build_lm(tiny.model_config(tied, **model), 0), tiny.ENGINE, ranks)
+def engine(ranks: World, model: schema.Model) -> Engine:
+    wrapped = wrap(build_lm(model, 0), tiny.ENGINE, ranks)
     subject = Engine(wrapped, ranks, tiny.ENGINE, tiny.without_clip())
     subject.optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
     return subject
 
 
-def one_step(ranks: World, phase: schema.Phase, windows: list[Any], micro: int, tied: bool) -> Any:
-    subject = engine(ranks, tied)
+def one_step(
+    ranks: World, phase: schema.Phase, windows: list[Any], micro: int, model: schema.Model
+) -> Any:
+    subject = engine(ranks, model)
     batches = subject.micro_batches(windows, micro)
     result = subject.step(batches, objectives.build("p", phase), 0.1)
     weights = {
@@ -49,7 +51,8 @@ def retrieval_steps(ranks: World) -> Any:
             phase = replace(phase, retrieval=replace(phase.retrieval, **options))
             for micro in (1, 4, 99):
                 key = f"{name}-groups{count}-micro{micro}"
-                found[key] = one_step(ranks, phase, windows, micro, tied=count == 6)
+                model = tiny.model_config(count == 6)
+                found[key] = one_step(ranks, phase, windows, micro, model)
     return found
 
 
@@ -59,7 +62,8 @@ def token_steps(ranks: World) -> Any:
         windows = tiny.windows(tiny.examples("generative"), 2)
         phase = replace(tiny.phase("generative", 6), loss=loss)
         for micro in (1, 4):
-            found[f"{name}-micro{micro}"] = one_step(ranks, phase, windows, micro, tied=True)
+            model = tiny.model_config(True)
+            found[f"{name}-micro{micro}"] = one_step(ranks, phase, windows, micro, model)
     return found
 
 
@@ -89,7 +93,7 @@ def _bits(tensor: Any) -> bytes:
 
 def dropout_twice(ranks: World) -> Any:
     """Embeddings of the pass that is cached, of the pass that is trained, and of one more."""
-    subject = engine(ranks, True, attention_dropout=0.3)
+    subject = engine(ranks, tiny.model_config(True, attention_dropout=0.3))
     batches = subject.micro_batches(tiny.group_windows(tiny.groups()), 2)
     subject.model.train()
     torch.manual_seed(ranks.rank)

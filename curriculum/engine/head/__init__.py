@@ -9,7 +9,7 @@ time. `transform` has the output transforms of model families, `cross_entropy` t
 from typing import Literal
 
 from curriculum.engine.head.choices import choice_logits, padded_logits
-from curriculum.engine.head.embed import Embed, embed_of, pooled, states_of
+from curriculum.engine.head.embed import Embed, embed_of, pooled, states_of, unit
 from curriculum.engine.head.rows import PLAIN, Reduce, Rows, Sums, token_cross_entropy
 from curriculum.engine.head.transform import Transform, logits, transform_of
 
@@ -31,4 +31,5 @@ __all__ = [
     "states_of",
     "token_cross_entropy",
     "transform_of",
+    "unit",
 ]

@@ -29,16 +29,19 @@ def embed_of(head: object) -> Embed | None:
 def pooled(
     hidden: torch.Tensor, last: torch.Tensor, seq_lens: Sequence[int], pooling: str
 ) -> torch.Tensor:
-    """Text embeddings, L2-normalised in float32.
+    """One float32 state of each text, `[S, hidden]`.
 
     hidden `[T, hidden]`, texts end to end, `seq_lens` their S lengths, last `[S]` their last
-    positions; returns `[S, hidden]`. A zero vector stays zero with a finite gradient.
+    positions.
     """
     if pooling == "mean":
         texts = hidden.float().split(list(seq_lens))
-        states = torch.stack([text.mean(0) for text in texts])
-    else:
-        states = hidden.index_select(0, last).float()
+        return torch.stack([text.mean(0) for text in texts])
+    return hidden.index_select(0, last).float()
+
+
+def unit(states: torch.Tensor) -> torch.Tensor:
+    """Rows divided by their L2 norm. A zero vector stays zero with a finite gradient."""
     return states * torch.rsqrt(states.square().sum(-1, keepdim=True) + 1e-12)
 
 

@@ -6,7 +6,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from curriculum import config as schema
-from curriculum.engine import attention, lora
+from curriculum.engine import attention, embedding_head, lora
 from curriculum.engine.model.pretrained import empty_lm, holds_all_weights
 from curriculum.engine.router import set_router_loss
 from curriculum.errors import UserError
@@ -42,6 +42,14 @@ def build_lm(
     set_router_loss(lm.config, model.router_loss)
     if model.lora is not None:
         lora.add_adapters(lm, model.lora, seed)
+    size = None if weights is None else embedding_head.stored_size(weights)
+    if model.embedding_dim is not None:
+        embedding_head.add(lm, model.embedding_dim, seed, weights)
+    elif size is not None:
+        raise UserError(
+            f"{weights}: holds an embedding head ({embedding_head.FOLDER}), which "
+            f"model.embedding_dim=null would leave out; give model.embedding_dim={size}"
+        )
     return lm
 
 

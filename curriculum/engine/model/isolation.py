@@ -10,47 +10,69 @@ from curriculum.engine import attention
 from curriculum.engine.batch import Batch
 from curriculum.engine.model.blocks import decoder_layers
 from curriculum.engine.model.modes import set_attention
+from curriculum.engine.model.pretrained import is_empty
 from curriculum.engine.model.train_model import TrainModel
 from curriculum.engine.router import without_router_outputs
 from curriculum.errors import RunError
 
+_SHORT, _LONG = 8, 512  # sliding windows: one for a check, and the longest that a check may exceed
 
-def check_isolation(model: TrainModel, tolerance: float = 1e-5) -> None:
+
+def check_isolation(model: TrainModel, device: torch.device | None = None) -> None:
     """Find a way in which packed examples give the logits that each gives alone.
 
-    Runs in float32 before sharding, against the model's own implementation with each example
-    alone. Tries per-example attention, then one example a row; sets `model.isolates`. Refuses a
-    model whose logits the head does not reproduce. The smallest leak of any known family is 1e-3
-    of the logits' scale, exact ones stay below 5e-7.
+    Sets `model.isolates`, `model.native` and the attention implementation. A model on meta, or one
+    whose window is longer than an example of the check, is stood for by a `shortened` one on
+    `device`. Raises `RunError` if there is no way.
+    """
+    lm = model.lm
+    if not is_empty(lm) and _window(lm.config) <= _LONG:
+        _check(model)
+        return
+    probe = TrainModel(shortened(lm).to(device or lm.device), model.chunk_rows)
+    _check(probe)
+    model.isolates, model.native = probe.isolates, probe.native
+    set_attention(lm, probe.lm.config._attn_implementation)
+
+
+def _check(model: TrainModel, tolerance: float = 1e-5) -> None:
+    """Compare what is trained with each example alone.
+
+    Runs in float32 before sharding, against the model's own implementation (`eager`, which leaves
+    out nothing that a family does to its scores) with each example alone. Tries per-example
+    attention, then one example a row; sets `model.isolates`, and `model.native` to the faster
+    `sdpa` where it computes the same. Refuses a model whose logits the head does not reproduce. The
+    smallest leak of any known family is 1e-3 of the logits' scale, exact ones stay below 5e-7.
     """
     lm = model.lm
     vocabulary = lm.get_input_embeddings().weight.shape[0]
     generator = torch.Generator().manual_seed(0)
-    window = getattr(lm.config, "sliding_window", None) or 0
-    longest = min(max(12, window + 5 if window <= 512 else 12), _positions(lm))
+    longest = min(max(12, _window(lm.config) + 5), _positions(lm))
     lengths = [5, longest, 7]
     tokens = torch.randint(vocabulary, (sum(lengths),), generator=generator)
     batch = _everything_counts(tokens.to(lm.device), lengths)
     was_training = lm.training
     lm.eval()
     with torch.no_grad(), without_router_outputs(lm.config):
-        set_attention(lm, "sdpa")
-        alone = torch.cat(
-            [
-                lm(part[None], use_cache=False).logits[0]
-                for part in batch.input_ids[0].split(lengths)
-            ]
-        ).float()
-        scale = alone.abs().max()
-        for isolates, name in ((True, attention.NAME), (False, "sdpa")):
+
+        def alone(name: str) -> torch.Tensor:
+            set_attention(lm, name)
+            parts = batch.input_ids[0].split(lengths)
+            return torch.cat([lm(p[None], use_cache=False).logits[0] for p in parts]).float()
+
+        expected = alone("eager")
+        limit = tolerance * expected.abs().max()
+        same = (alone("sdpa") - expected).abs().max() <= limit
+        model.native = lm.config._attn_implementation if same else "eager"
+        for isolates, name in ((True, attention.NAME), (False, model.native)):
             model.isolates = isolates
             try:
                 set_attention(lm, name)
                 got: list[torch.Tensor] = []
                 model(batch, "logits", lambda out, got=got: (got.append(out), out.sum()))
-            except (RuntimeError, ValueError, KeyError, TypeError):
+            except (AttributeError, RuntimeError, ValueError, KeyError, TypeError):
                 continue
-            if (got[0] - alone).abs().max() <= tolerance * scale:
+            if (got[0] - expected).abs().max() <= limit:
                 lm.train(was_training)
                 return
     raise RunError(
@@ -63,8 +85,9 @@ def check_isolation(model: TrainModel, tolerance: float = 1e-5) -> None:
 def shortened(lm: PreTrainedModel, vocabulary: int = 1024) -> PreTrainedModel:
     """A model of the same family and width with random weights, for a check where `lm` is on meta.
 
-    It has as many of the first layers as it takes to hold one of each kind, and fewer tokens, so
-    that it fits where a share of the model does. Isolation is a property of the architecture.
+    It has as many of the first layers as it takes to hold one of each kind, fewer tokens, so that
+    it fits where a share of the model does, and a short sliding window, so that a few tokens are
+    more. Isolation is a property of the architecture.
     """
     config = copy.deepcopy(lm.config)
     kinds: dict[Any, int] = {}
@@ -76,6 +99,8 @@ def shortened(lm: PreTrainedModel, vocabulary: int = 1024) -> PreTrainedModel:
         config.vocab_size = vocabulary
         for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
             setattr(config, name, None)
+    if _window(config) > _SHORT:
+        config.sliding_window = _SHORT
     config.name_or_path = ""  # it has no directory to be filled from
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
@@ -102,6 +127,10 @@ def _cut(config: PretrainedConfig, layers: int, kept: int) -> None:
         if isinstance(value, list | tuple) and len(value) == layers:
             setattr(config, name, value[:kept])
     config.num_hidden_layers = kept
+
+
+def _window(config: PretrainedConfig) -> int:
+    return int(getattr(config, "sliding_window", None) or 0)
 
 
 def _positions(lm: PreTrainedModel) -> int:

@@ -42,7 +42,7 @@ def gathered(model: TrainModel) -> Iterator[None]:
     """All weights gathered on every rank, so that ranks may run different numbers of forwards."""
     modules = sharded_modules(model)
     previous = model.lm.config._attn_implementation
-    set_attention(model.lm, "sdpa")
+    set_attention(model.lm, model.native)
     try:
         for module in modules:
             module.set_reshard_after_forward(False, recurse=False)

@@ -64,8 +64,8 @@ def fill(lm: PreTrainedModel, directory: Path) -> None:
     """
     targets = lora.base_names(dict(lm.state_dict(keep_vars=True)))
     tied = set(lm.all_tied_weights_keys)
-    wanted = set(targets) - tied
     skeleton = empty_lm(lm.config)
+    wanted = targets.keys() & skeleton.state_dict().keys() - tied
     with _opened(directory) as slices, torch.no_grad():
         for names in _blocks(slices):
             _read_into(skeleton, {name: slices[name] for name in names}, "cpu")

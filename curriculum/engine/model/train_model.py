@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from curriculum.engine import embedding_head
 from curriculum.engine.batch import Batch
 from curriculum.engine.head import (
     Head,
@@ -19,8 +20,10 @@ from curriculum.engine.head import (
     pooled,
     states_of,
     transform_of,
+    unit,
 )
 from curriculum.engine.model.blocks import decoder_layers
+from curriculum.engine.model.rope import RopeLimit, rope_limit
 from curriculum.engine.router import Router, router_loss, router_of, without_router_outputs
 
 
@@ -44,7 +47,8 @@ class TrainModel(torch.nn.Module):
     """Every use of a weight goes through `forward`, so that FSDP sees it.
 
     `isolates` says whether the model takes per-example attention; if not, each example becomes a
-    right-padded row of its own, which a causal model cannot tell from running it alone.
+    right-padded row of its own, which a causal model cannot tell from running it alone. `native` is
+    the attention implementation for such rows and for generation.
     """
 
     def __init__(self, lm: PreTrainedModel, chunk_rows: int) -> None:
@@ -53,7 +57,9 @@ class TrainModel(torch.nn.Module):
         self.chunk_rows = chunk_rows
         self.transform: Transform = transform_of(lm.config)
         self.router: Router | None = router_of(lm.config)
+        self.rope_limit: RopeLimit | None = rope_limit(lm.config)
         self.isolates = True
+        self.native = "sdpa"
 
     def forward(self, batch: Batch, head: Head, reduce: Reduce) -> Sums:
         """The sums that `reduce` makes of a head's output; with gradient, router losses join them.
@@ -61,19 +67,21 @@ class TrainModel(torch.nn.Module):
         rows:   `head.Rows`, hidden states of the positions that carry loss
         choices: `[R, K]` float32 logits of each row's candidate tokens, padded on the right
         embed:  `[S, hidden]` float32, L2-normalised embeddings of the row's texts; `head.Embed`
-                instead of the name says of which layer, and how they are pooled
+                instead of the name says of which layer, and how they are pooled. Where the model
+                has an embedding head, its size stands for `hidden`
         logits: `[N, vocabulary]` float32 of the positions that carry loss
         """
         texts = embed_of(head)
         hidden, router_logits = self._hidden(batch, texts.layer if texts else -1)
         loss, weight = self._head(hidden, batch, head, reduce)
-        if self.router is not None and router_logits:
+        if self.router is not None and torch.is_grad_enabled():
             loss = loss + router_loss(self.router, router_logits, batch, weight)
         return loss, weight
 
     def _head(self, hidden: torch.Tensor, batch: Batch, head: Head, reduce: Reduce) -> Sums:
         if (texts := embed_of(head)) is not None:
-            return reduce(pooled(hidden, batch.last, batch.seq_lens, texts.pooling))
+            states = pooled(hidden, batch.last, batch.seq_lens, texts.pooling)
+            return reduce(unit(embedding_head.project(embedding_head.of(self.lm), states)))
         projection = self.lm.get_output_embeddings()
         rows = hidden.index_select(0, batch.rows)
         bias = getattr(projection, "bias", None)
@@ -90,6 +98,8 @@ class TrainModel(torch.nn.Module):
         """A layer's states (-1: after the final norm) `[T, hidden]` of one row of examples, and
         `[T, experts]` router logits of each sparse layer where they are wanted: evaluation
         measures the objective alone."""
+        if self.rope_limit is not None:
+            self.rope_limit.check(batch.seq_lens)
         arguments: dict[str, Any] = {"use_cache": False}
         if self.router is not None:
             arguments["output_router_logits"] = torch.is_grad_enabled()

@@ -11,11 +11,11 @@ from torch.distributed.fsdp import (
 from transformers import PreTrainedModel
 
 from curriculum import config as schema
-from curriculum.engine import lora
+from curriculum.engine import embedding_head, lora
 from curriculum.engine.distributed import World
 from curriculum.engine.model.blocks import compile_blocks, decoder_layers, recompute
-from curriculum.engine.model.isolation import check_isolation, shortened
-from curriculum.engine.model.modes import set_attention, sharded_modules
+from curriculum.engine.model.isolation import check_isolation
+from curriculum.engine.model.modes import sharded_modules
 from curriculum.engine.model.pretrained import fill, is_empty, restore_buffers
 from curriculum.engine.model.train_model import TrainModel
 
@@ -31,14 +31,7 @@ def wrap(lm: PreTrainedModel, engine: schema.Engine, world: World) -> TrainModel
     if not empty:
         lm = lm.to(world.device)
     model = TrainModel(lm, engine.head_chunk_rows)
-    if empty:
-        probe = TrainModel(shortened(lm).to(world.device), engine.head_chunk_rows)
-        check_isolation(probe)
-        model.isolates = probe.isolates
-        set_attention(lm, probe.lm.config._attn_implementation)
-        del probe
-    else:
-        check_isolation(model)
+    check_isolation(model, world.device)
     layers = decoder_layers(lm)
     recompute(lm, layers, engine.activation_checkpointing)
     if engine.compile:
@@ -68,4 +61,5 @@ def _materialise(model: TrainModel, world: World) -> None:
     if lm.name_or_path:
         fill(lm, Path(lm.name_or_path))
     lora.reset_adapters(lm)
+    embedding_head.fill(lm, Path(lm.name_or_path) if lm.name_or_path else None)
     restore_buffers(lm)

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from curriculum.engine.head import Rows, Transform, pooled
+from curriculum.engine.head import Rows, Transform, pooled, unit
 
 
 def _case(rows: int, bias: bool) -> tuple[torch.Tensor, ...]:
@@ -61,7 +61,7 @@ def test_no_rows_give_zero_and_a_gradient_of_zeros() -> None:
 
 def test_pooling_takes_the_last_token_and_survives_a_zero_vector() -> None:
     hidden = torch.tensor([[3.0, 4.0], [0.0, 5.0], [0.0, 0.0]], requires_grad=True)
-    embeddings = pooled(hidden, torch.tensor([0, 1, 2]), [1, 1, 1], "last")
+    embeddings = unit(pooled(hidden, torch.tensor([0, 1, 2]), [1, 1, 1], "last"))
     torch.testing.assert_close(embeddings[:2], torch.tensor([[0.6, 0.8], [0.0, 1.0]]))
     assert embeddings[2].tolist() == [0.0, 0.0]
     embeddings.sum().backward()

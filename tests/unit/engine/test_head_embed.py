@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from curriculum.engine.head import pooled, states_of
+from curriculum.engine.head import pooled, states_of, unit
 from curriculum.errors import UserError
 
 
 def test_the_mean_is_of_each_texts_own_tokens() -> None:
     hidden = torch.tensor([[3.0, 0.0], [3.0, 8.0], [0.0, 5.0]])
-    got = pooled(hidden, torch.tensor([1, 2]), [2, 1], "mean")
+    got = unit(pooled(hidden, torch.tensor([1, 2]), [2, 1], "mean"))
     torch.testing.assert_close(got, torch.tensor([[0.6, 0.8], [0.0, 1.0]]))
 
 
