@@ -9,7 +9,7 @@ from curriculum.config import Config
 from curriculum.dry import DryRun, dry_run
 from curriculum.errors import RunError
 from curriculum.files import write_json
-from curriculum.lineage import Lineage, base_key, finished_phases, lineage
+from curriculum.lineage import Lineage, finished_phases, lineage
 from curriculum.plan.graph import order
 from curriculum.plan.keys import to_json
 from curriculum.plan.scale import scaled
@@ -19,20 +19,24 @@ from curriculum.plan.scale import scaled
 class CheckedPlan:
     """A plan that may start: as composed, as it will run, its budget, and a key for each phase.
 
-    `base_key`: that of the end of the plan it builds on, if `plan.init_from` names one. `lineage`:
-    what the keys stand for; None where a finding keeps the plan from starting.
+    `lineage`: what the keys stand for; None where a finding keeps the plan from starting.
     """
 
     composed: Config
     ready: Config
     dry_run: DryRun
     keys: dict[str, str]
-    base_key: str | None = None
     lineage: Lineage | None = None
 
     @property
     def directory(self) -> Path:
         return Path(self.ready.run.dir)
+
+    @property
+    def base_key(self) -> str | None:
+        """Key of the end of the plan that it builds on, if `plan.init_from` names one."""
+        found = self.lineage
+        return None if found is None or found.base is None else found.origin_key
 
     @property
     def final_key(self) -> str:
@@ -49,7 +53,7 @@ def check(config: Config) -> CheckedPlan:
         raise RunError(f"plan {config.plan.name}: the length of a phase is still unknown")
     cached = [] if config.run.fresh else finished_phases(looked.ready, found.keys)
     looked = looked.with_cached(cached)
-    return CheckedPlan(config, looked.ready, looked, found.keys, base_key(config), found)
+    return CheckedPlan(config, looked.ready, looked, found.keys, found)
 
 
 def finished_record(config: Config) -> str | None:
@@ -57,14 +61,15 @@ def finished_record(config: Config) -> str | None:
     directory = Path(config.run.dir)
     try:
         record = json.loads((directory / "finished.json").read_text(encoding="utf-8"))
+        key, tables = record["key"], record["tables"]
         found = lineage(scaled(config), config)
-    except (OSError, ValueError, RunError):
+    except (OSError, ValueError, KeyError, TypeError, RunError):
         return None
-    if found is None or record["key"] != next(reversed(found.keys.values())):
+    if found is None or key != next(reversed(found.keys.values())):
         return None
     if not (directory / "final" / "config.json").is_file():
         return None
-    return f"{record['tables']}\neverything is up to date; the model is in {directory / 'final'}"
+    return f"{tables}\neverything is up to date; the model is in {directory / 'final'}"
 
 
 def key_record(plan: CheckedPlan, phase: str) -> dict[str, Any]:

@@ -72,15 +72,24 @@ def base(config: Config) -> Config:
 
 @dataclass(frozen=True)
 class Lineage:
-    """Records of a plan's phases in order, by name, and of all that lies before them, by key."""
+    """Records of a plan's phases in order, by name, and of all that lies before them, by key.
+
+    `base`: the plan that `plan.init_from` names, composed and unscaled; None if it names none.
+    """
 
     phases: dict[str, KeyRecord]
     before: dict[str, KeyRecord]
+    base: Config | None = None
 
     @property
     def keys(self) -> dict[str, str]:
         """Key of every phase, in order."""
         return {name: record.key for name, record in self.phases.items()}
+
+    @property
+    def origin_key(self) -> str:
+        """Key of the weights that the plan starts from."""
+        return next(reversed(self.before))
 
     def chain(self, name: str) -> dict[str, KeyRecord]:
         """A phase's record and those of all that it descends from, by key; its own comes last."""
@@ -105,7 +114,8 @@ def lineage(ready: Config, unscaled: Config, hashed: bool = True) -> Lineage | N
     trained = {name: phase for name, phase in ready.plan.phases.items() if not phase.is_merge}
     if any(phase.steps is None for phase in trained.values()):
         return None
-    before = _before(unscaled, look, hashed)
+    below = base(unscaled) if origin(unscaled).kind == "plan" else None
+    before = _before(unscaled, below, look, hashed)
     tokenizer = _content(tokenizer_files(ready.model) or [], look, cache)
     data = {
         name: _content(data_files(phase, phase.data.patterns)[0], look, cache)
@@ -124,15 +134,7 @@ def lineage(ready: Config, unscaled: Config, hashed: bool = True) -> Lineage | N
         tokenizer.files | {"chat_template": keys.digest(template)},
     )
     origin_key = next(reversed(before))
-    return Lineage(keys.phase_records(ready, origin_key, data, tokenizer, code), before)
-
-
-def base_key(config: Config, hashed: bool = True) -> str | None:
-    """Key of the end of the plan that `plan.init_from` names; None if it names none."""
-    if origin(config).kind != "plan":
-        return None
-    before = _before(config, digest if hashed else known_digest, hashed)
-    return None if before is None else next(reversed(before))
+    return Lineage(keys.phase_records(ready, origin_key, data, tokenizer, code), before, below)
 
 
 def finished_phases(ready: Config, phase_keys: Mapping[str, str]) -> list[str]:
@@ -143,11 +145,12 @@ def finished_phases(ready: Config, phase_keys: Mapping[str, str]) -> list[str]:
     return [name for name in phase_keys if name not in waiting]
 
 
-def _before(config: Config, look: Digest, hashed: bool) -> dict[str, KeyRecord] | None:
+def _before(
+    config: Config, below: Config | None, look: Digest, hashed: bool
+) -> dict[str, KeyRecord] | None:
     """Records by key of what the plan starts from; the last one is the weights it continues."""
     start = origin(config)
-    if start.kind == "plan":
-        below = base(config)
+    if below is not None:
         found = lineage(scaled(below), below, hashed)
         return None if found is None else found.chain(next(reversed(found.phases)))
     told: dict[str, Any] = {"plan.init_from": config.plan.init_from}
@@ -189,4 +192,4 @@ def _weight_files(directory: Path) -> list[Path]:
     files = sorted({p for pattern in patterns for p in directory.glob(pattern)})
     if len(files) < 2:
         raise RunError(f"plan.init_from={directory}: holds no weights (*.safetensors or *.bin)")
-    return files
+    return files + sorted(directory.glob("2_Dense/*"))  # of an embedding head

@@ -4,6 +4,7 @@ A phase is finished if the store, or a checkpoint of the run itself, holds its e
 that it has in this very plan; so an edited plan keeps whatever does not descend from the edit.
 """
 
+import os
 from collections.abc import Collection, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,13 +44,15 @@ class Start:
 
 @dataclass(frozen=True)
 class _Place:
-    """A checkpoint of the plan. `own`: this run wrote it."""
+    """A checkpoint of the plan. `own`: this run wrote it, here or where its directory lay before.
+    `tracked`: what tracks it goes on here, which is not so in a copy of a directory."""
 
     directory: Path
     phase: str
     phase_step: int
     done: bool
     own: bool
+    tracked: bool
     journal: Mapping[str, Any]
     run: str
 
@@ -128,9 +131,18 @@ def _place(plan: CheckedPlan, directory: Path) -> _Place | None:
     if plan.keys.get(name) != meta["key"]:
         return None
     done = bool(meta["phase_end"])  # a run that was stopped in the probes has taken every step
-    own = meta["run"] == str(plan.directory)
+    same = _same_place(meta["run"], plan.directory)
+    own = same or directory.is_relative_to(plan.directory)
+    tracked = same or not os.path.exists(meta["run"])
     journal = {**meta["journal"], "step": meta["step"]}
-    return _Place(directory, name, phase_step, done, own, journal, meta["run"])
+    return _Place(directory, name, phase_step, done, own, tracked, journal, meta["run"])
+
+
+def _same_place(recorded: str, directory: Path) -> bool:
+    try:
+        return recorded == str(directory) or os.path.samefile(recorded, directory)
+    except OSError:
+        return False
 
 
 def _journal(
@@ -149,7 +161,7 @@ def _journal(
     last = list(used.values())[-1]
     step = sum(row["steps"] for row in rows)
     before = next((p.journal["before"] for p in used.values() if p.journal["before"]), [])
-    same = last.own and step == last.journal["step"]
+    same = last.own and last.tracked and step == last.journal["step"]
     return {
         "ledger": {**last.journal["ledger"], "rows": rows},
         "before": before,

@@ -42,6 +42,23 @@ def tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> State:
     }
 
 
+def expected(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> State:
+    """A state as it will be once every parameter has had a gradient. Only shapes, layouts and types
+    are meant: a weight stands for each moment that is like it."""
+    kept = moment_names(optimizer)
+    weights = {name: p.detach() for name, p in model.named_parameters()}
+    return {
+        "model": weights,
+        "optim": {
+            name: {
+                kind: empty_moment(kind, p) if kind == "step" else weights[name] for kind in kept[p]
+            }
+            for name, p in model.named_parameters()
+            if p in kept and p.requires_grad
+        },
+    }
+
+
 def own_tensors(state: State) -> list[torch.Tensor]:
     """This rank's parts of the tensors of a state."""
     moments = [tensor for kept in state["optim"].values() for tensor in kept.values()]

@@ -6,7 +6,7 @@ base weights are frozen. A weight `X.weight` becomes `X.base_layer.weight` with
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -95,12 +95,18 @@ def reset_adapters(lm: PreTrainedModel) -> None:
             whole = torch.zeros(parameter.shape)
         else:
             continue
-        whole = whole.to(parameter.device)
-        if isinstance(parameter, DTensor):
-            whole = distribute_tensor(
-                whole, parameter.device_mesh, parameter.placements, src_data_rank=None
-            )
-        parameter.data.copy_(whole)
+        parameter.data.copy_(_sharded_as(whole.to(parameter.device), parameter))
+
+
+def _sharded_as(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A tensor that all ranks hold, laid out as another one."""
+    if not isinstance(like, DTensor):
+        return whole
+    return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def base_names(named: Mapping[str, T]) -> dict[str, T]:
@@ -126,6 +132,21 @@ def merged(lm: PreTrainedModel, state: Mapping[str, torch.Tensor]) -> dict[str, 
         change = change.T if module.fan_in_fan_out else change
         plain[f"{name}.weight"] = (weight.double() + change).to(weight.dtype)
     return plain
+
+
+def changes(lm: PreTrainedModel) -> Iterator[tuple[torch.nn.Parameter, torch.Tensor]]:
+    """What the adapters add to each base weight, in float64, laid out like it.
+
+    Every rank calls this, and multiplies whole matrices: the same numbers at any world size.
+    """
+    for module in lm.modules():
+        if ADAPTER not in getattr(module, "lora_A", {}):
+            continue
+        a, b = (_whole(part[ADAPTER].weight) for part in (module.lora_A, module.lora_B))
+        change = module.scaling[ADAPTER] * (b.double() @ a.double())
+        change = change.T.contiguous() if module.fan_in_fan_out else change
+        weight = module.base_layer.weight
+        yield weight, _sharded_as(change, weight)
 
 
 def save_adapters(lm: PreTrainedModel, state: Mapping[str, torch.Tensor], directory: Path) -> None:

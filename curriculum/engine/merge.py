@@ -4,27 +4,30 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from torch.distributed.tensor import DTensor
 
-from curriculum.engine import checkpoint
+from curriculum.engine import checkpoint, lora
+from curriculum.engine.model import TrainModel
+from curriculum.engine.optim.gradients import local
 
 
 @torch.no_grad()
-def average(parents: Sequence[tuple[Path, float]], model: torch.nn.Module) -> None:
+def average(parents: Sequence[tuple[Path, float]], model: TrainModel) -> None:
     """Fill a model with the weighted sum of checkpoints of it; the weights sum to one.
 
     Summed in float64, each rank over its own shards: at any world size the result is that of whole
-    tensors, bit for bit. Needs 8 bytes a parameter of the shard beside the model.
+    tensors, bit for bit. Needs 8 bytes a parameter of the shard beside the model, and with adapters
+    12 of one whole matrix. What is averaged then is each parent's weights with its adapters added;
+    the sum is the new base, under fresh adapters, which change nothing yet.
     """
-    shards = [_local(parameter) for parameter in model.parameters()]
-    sums = [torch.zeros_like(shard, dtype=torch.float64) for shard in shards]
+    parameters = list(model.parameters())
+    sums = [torch.zeros_like(local(p), dtype=torch.float64) for p in parameters]
     for directory, weight in parents:
         checkpoint.load(directory, model, None)
-        for total, shard in zip(sums, shards, strict=True):
-            total.add_(shard.double(), alpha=weight)
-    for total, shard in zip(sums, shards, strict=True):
-        shard.copy_(total)
-
-
-def _local(parameter: torch.Tensor) -> torch.Tensor:
-    return parameter.to_local() if isinstance(parameter, DTensor) else parameter
+        for parameter, total in zip(parameters, sums, strict=True):
+            total.add_(local(parameter).double(), alpha=weight)
+        of = dict(zip(parameters, sums, strict=True))
+        for parameter, change in lora.changes(model.lm):
+            of[parameter].add_(local(change), alpha=weight)
+    for parameter, total in zip(parameters, sums, strict=True):
+        local(parameter).copy_(total)
+    lora.reset_adapters(model.lm)

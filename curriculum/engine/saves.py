@@ -78,12 +78,21 @@ class Saves:
         self._group = dist.new_group(backend="gloo")
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._stager = _stager(world.device)
+        self._reserved: Future[None] | None = None
         self._flying: Future[Outcome] | None = None
-        self._pending: dict[Path, Then] = {}  # calls due after a commit; their directories stay
+        self._owed: dict[Path, Then] = {}  # calls that are made until they succeed
+        self._told: set[str] = set()
         self._saved_at = clock()
         if world.is_main:
             store.clear_unfinished(directory)
         world.barrier()
+
+    def reserve(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Take the memory that copies will lie in, beside training: the first save would otherwise
+        wait for new pages. Pinned memory is left to the first save."""
+        if isinstance(self._stager, _HostCopies):
+            touch = self._stager.reserve(checkpoint.expected(model, optimizer))
+            self._reserved = self._thread.submit(touch)
 
     def due(self, phase_step: int) -> bool:
         """True if the schedule asks for a save after so many steps of the phase."""
@@ -103,13 +112,20 @@ class Saves:
         optimizer: torch.optim.Optimizer,
         meta: Mapping[str, Any],
         then: Then | None = None,
+        owed: Then | None = None,
+        before: Callable[[], None] | None = None,
     ) -> None:
         """Begin to save tensors and `meta`, plain values, as they are now.
 
-        `then` is called on rank 0, in the thread, with the committed directory.
+        `before` is called on rank 0, in the thread, before anything is committed.
+        `then` and `owed` are called on rank 0, in the thread, with the committed directory. `owed`
+        is called again after later saves until it succeeds, and the directory stays until then.
         """
         self.wait()
         began = time.perf_counter()
+        self._saved_at = self._clock()
+        if self._reserved is not None:
+            self._reserved = self._reserved.result()
         directory = self.directory / f"step_{step}"
         state = checkpoint.tensors(model, optimizer)
         size = self._size(state)
@@ -117,12 +133,16 @@ class Saves:
         if problem is None:
             frozen = json.loads(json.dumps(meta, allow_nan=False))
             staged = self._stager.stage(state)
-            self._flying = self._thread.submit(self._write, staged, directory, size, frozen, then)
+            calls = [then, owed, before]
+            self._flying = self._thread.submit(self._write, staged, directory, size, frozen, *calls)
         else:
             self._report(Outcome(directory, problem))
             self._settle(Outcome(directory, problem))
-        self._saved_at = self._clock()
         self.waited += time.perf_counter() - began
+
+    def owe(self, directory: Path, call: Then) -> None:
+        """Have a checkpoint that lies there already stay, and this called, as by `start`."""
+        self._owed[directory] = call
 
     def idle(self) -> bool:
         """True if nothing is on its way, as far as this rank knows."""
@@ -155,6 +175,9 @@ class Saves:
                 f"checkpoints: {self.failed} not written ({self.last_problem}); the last good one "
                 f"is {self.good or 'none'}"
             )
+        if self._owed:
+            left = ", ".join(path.name for path in self._owed)
+            lines.append(f"checkpoints: {left} kept, since store.dir took no copy (see above)")
         return lines
 
     def _size(self, state: checkpoint.State) -> int:
@@ -189,9 +212,13 @@ class Saves:
         size: int,
         meta: Mapping[str, Any],
         then: Then | None,
+        owed: Then | None,
+        before: Callable[[], None] | None,
     ) -> Outcome:
         """In the thread. Never raises: nobody would see it before the next save."""
         try:
+            if before is not None and self._world.is_main:
+                before()
             checkpoint.write(staged, directory, meta, self._group)
         except Exception as error:
             outcome = Outcome(directory, str(error) if isinstance(error, RunError) else repr(error))
@@ -199,37 +226,44 @@ class Saves:
             return outcome
         if self._world.is_main:
             self.written_bytes += size
-            self._after(directory, then)
+            self._after(directory, then, owed)
         return Outcome(directory)
 
-    def _after(self, directory: Path, then: Then | None) -> None:
+    def _after(self, directory: Path, then: Then | None, owed: Then | None) -> None:
         """What follows a commit, on rank 0: a fault of it leaves the checkpoint as it is."""
+        if owed is not None:
+            self._owed[directory] = owed
         if then is not None:
-            self._pending[directory] = then
-        try:
-            for waiting in list(self._pending):
-                self._pending[waiting](waiting)
-                del self._pending[waiting]
-        except (OSError, RunError) as error:
-            log.warning(
-                "%s: saved, but what follows it failed: %s; training goes on, and this is tried "
-                "again after the next save",
-                waiting,
-                checkpoint.cause(error),
-            )
+            self._tried(directory, then, "")
+        again = "; tried again after every save, and the checkpoint stays until then"
+        for waiting, call in list(self._owed.items()):
+            if self._tried(waiting, call, again):
+                del self._owed[waiting]
         try:
             for broken in self._damaged - {directory}:
                 if store.damage(broken) is not None:  # one of another model may be of use
                     store.discard(broken)
             self._damaged = set()
             newest = int(directory.name.removeprefix("step_"))
-            retention.rotate(self.directory, newest, self._policy, self._pending)
+            retention.rotate(self.directory, newest, self._policy, self._owed)
         except OSError as error:
             log.warning(
                 "%s: an old checkpoint is not deleted: %s; training goes on",
                 self.directory,
                 checkpoint.cause(error),
             )
+
+    def _tried(self, directory: Path, call: Then, again: str) -> bool:
+        try:
+            call(directory)
+        except (OSError, RunError) as error:
+            cause = checkpoint.cause(error)
+            text = f"{directory.name}: saved, but {cause}; training goes on{again}"
+            if text not in self._told:
+                self._told.add(text)
+                log.warning("%s", text)
+            return False
+        return True
 
     def _settle(self, outcome: Outcome) -> None:
         self.problem = outcome.problem
@@ -260,8 +294,27 @@ class _HostCopies:
     def stage(self, state: checkpoint.State) -> checkpoint.State:
         return {part: self._copy((part,), values) for part, values in state.items()}
 
+    def reserve(self, state: checkpoint.State) -> Callable[[], None]:
+        """Places for the tensors of a state. To be called once, in any thread: it touches them."""
+        for part, values in state.items():
+            self._place((part,), values)
+        places = [local(tensor) for tensor in self._kept.values()]
+
+        def touch() -> None:
+            for tensor in places:
+                tensor.zero_()
+
+        return touch
+
     def close(self) -> None:
         self._kept.clear()
+
+    def _place(self, place: tuple[str, ...], value: Any) -> None:
+        if isinstance(value, dict):
+            for name, inner in value.items():
+                self._place((*place, name), inner)
+        else:
+            self._kept[place] = torch.empty_like(value)
 
     def _copy(self, place: tuple[str, ...], value: Any) -> Any:
         if isinstance(value, dict):

@@ -42,18 +42,19 @@ class Changes:
 def describe(plan: CheckedPlan, ranks: int) -> dict[str, Any]:
     """The record of a start."""
     assert plan.lineage is not None
-    return {
+    found = {
         "schema": SCHEMA,
         "fresh": plan.composed.run.fresh,
         "phases": {
             name: {"key": r.key, "parents": r.parents, "parts": r.parts, "told": r.told}
             for name, r in plan.lineage.phases.items()
         },
-        "config": dict(_flat(_plain(asdict(plan.composed)))),
+        "config": dict(_flat(asdict(plan.composed))),
         "software": software(),
         "code": dict(_own_code(plan.composed)),
         "ranks": ranks,
     }
+    return _plain(found)
 
 
 def last(directory: Path) -> dict[str, Any] | None:
@@ -149,7 +150,8 @@ def _phase_lines(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> I
                 place = key if "." in key else f"plan.phases.{name}.{key}"
                 yield f"{place} {_short(a)} -> {_short(b)}"
             if not [key for key, _, _ in pairs if key not in ("first", "last")]:
-                yield f"learning rate of plan.phases.{name} (first, last: {told})"
+                ends = ", ".join(f"{key} {_short(a)} -> {_short(b)}" for key, a, b in pairs)
+                yield f"learning rate of plan.phases.{name} ({ends})"
         elif part in ("data", "tokenizer"):
             yield f"{part} of plan.phases.{name} (content)"
         elif part.startswith("phase."):

@@ -165,7 +165,8 @@ def finished(store: Path, key: str) -> Path | None:
 def keep(store: Path, key: str, checkpoint: Path, record: Mapping[str, Any]) -> Path:
     """Put a finished phase into the store, in place of a damaged one; links where possible.
 
-    `record` says what the key stands for, and is written beside it.
+    `record` says what the key stands for, and is written beside it. Raises `RunError` where the
+    store takes no more.
     """
     if (there := finished(store, key)) is not None:
         return there
@@ -178,11 +179,14 @@ def keep(store: Path, key: str, checkpoint: Path, record: Mapping[str, Any]) -> 
         if directory.exists():
             discard(directory)
         temporary.rename(directory)
-    except (OSError, RunError):
+    except (OSError, RunError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
         # another run finished the same phase meanwhile: its content is the same by definition
         if finished(store, key) is None:
-            raise
+            cause = error.strerror if isinstance(error, OSError) else str(error)
+            raise RunError(
+                f"not put into store.dir={store}: {cause}; make room there, or name another one"
+            ) from None
     sync_directory(store)
     return directory
 

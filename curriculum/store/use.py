@@ -90,11 +90,22 @@ def uses(store: Path) -> list[Use]:
                 path.unlink()
     for path in sorted((store / _RUNS).glob("*.json")):
         use = _use(path.read_text(encoding="utf-8"), path, live=False)
-        if Path(use.run).is_dir():
-            found.append(use)
-        else:
+        if _is_gone(use.run):
             path.unlink()
+        else:
+            found.append(use)
     return found
+
+
+def _is_gone(directory: str) -> bool:
+    """False also where one may not look: another user's run counts as there."""
+    try:
+        os.stat(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _use(text: str, path: Path, live: bool) -> Use:

@@ -101,10 +101,10 @@ def measure(
         engine.step(engine.micro_batches(windows, 1), objective, 1e-4)
         return time.perf_counter() - began
 
+    writer = Saves(directory, ranks, schema.Checkpoint(every_steps=None, keep_last=2))
+    writer.reserve(engine.model, engine.optimizer)
     step()
     alone = [step() for _ in range(6)]
-    policy = schema.Checkpoint(every_steps=None, keep_last=2)
-    writer = Saves(directory, ranks, policy)
     blocked, slower, written, beside_all = [], [], [], []
     for number in range(1, saves + 1):
         began = time.perf_counter()

@@ -1,6 +1,6 @@
 """Checkpoints damaged on disk, and disks that take no more: what the command does and says.
 
-`leave` ends runs in the middle and damages what they saved; `run` gives the same command again.
+`leave` ends runs in the middle; `damaged` damages what they saved and gives the same command again.
 """
 
 import io
@@ -9,7 +9,7 @@ import logging
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -68,36 +68,41 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
     "other schema": other_schema,
     "other model": other_model,
 }
+# seen by sizes, by contents, and by loading it; what else sizes tell is shown without runs
+MAIN = ("marker alone", "flipped bit", "other model")
+SELDOM = tuple(name for name in DAMAGE if name not in MAIN)
 
 
-def leave(ranks: World, root: Path) -> None:
-    """A run ended in its sixth step, once whole and once with each damage to its newest save."""
+def leave(ranks: World, root: Path, damage: Sequence[str]) -> None:
+    """A run ended in its sixth step, once whole and once for each damage to its newest save."""
     lay_out(root)
     for run, more in (("wide", ["model.config.intermediate_size=56"]), ("left", [])):
         checked = plan(root, run, *SHORT, *more)
         assert not Watch(KILLED_AT).run(checked, ranks)
-    for name in DAMAGE:
+    for name in damage:
         # the copy is the same run, so it has to believe that it always lay there
         there = root / name.replace(" ", "-")
         shutil.copytree(root / "left", there)
 
 
-def run(root: Path) -> dict[str, Any]:
+def damaged(root: Path, damage: Sequence[str]) -> dict[str, Any]:
     found = {"sound": again(root, "left")}
-    for name, damage in DAMAGE.items():
+    for name in damage:
         there = name.replace(" ", "-")
         for step in (root / there / "checkpoints").iterdir():
             meta = json.loads((step / "meta.json").read_text())
             (step / "meta.json").write_text(json.dumps(meta | {"run": str(root / there)}))
-        damage(root / there / "checkpoints" / "step_4")
+        DAMAGE[name](root / there / "checkpoints" / "step_4")
         found[name] = again(root, there)
-    for name, case in (
-        ("full disk", full_disk),
-        ("read-only", read_only),
-        ("filled up", filled_up),
-    ):
-        found[name] = case(root)
     return found
+
+
+def disks(root: Path) -> dict[str, Any]:
+    return {
+        "full disk": full_disk(root),
+        "read-only": read_only(root),
+        "filled up": filled_up(root),
+    }
 
 
 def again(root: Path, run: str, *overrides: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,9 @@ PLACES: dict[str, tuple[Callable[[], None], int]] = {
 REPLACING: dict[str, tuple[Callable[[], None], int]] = {
     "old one aside, new one not in place": (patch_rename(3), 1),
 }
+# one of each kind: a file, the commit, what follows it, the same step again
+MAIN = ("half a shard", "not renamed", "renamed", *REPLACING)
+SELDOM = tuple(place for place in PLACES if place not in MAIN)
 
 
 def train(folder: Path, patch: Callable[[], None] | None, broken: bool = False) -> dict[str, Any]:
@@ -141,7 +144,7 @@ def joined(child: int, out: Path) -> dict[str, Any] | None:
     return json.loads(out.read_text())
 
 
-def run(root: Path) -> dict[str, Any]:
+def run(root: Path, places: Sequence[str]) -> dict[str, Any]:
     """Results by place. Only a process without process groups and threads may call this."""
     torch.set_num_threads(1)
     root.mkdir()
@@ -149,7 +152,8 @@ def run(root: Path) -> dict[str, Any]:
     found: dict[str, Any] = {
         "never killed": joined(*fork(partial(train, root / "whole", None), scratch))
     }
-    for name, (patch, newest) in {**PLACES, **REPLACING}.items():
+    for name in places:
+        patch, newest = {**PLACES, **REPLACING}[name]
         place = root / name.replace(" ", "-")
         work = partial(train, place, patch, name in REPLACING)
         killed = joined(*fork(work, scratch)) is None

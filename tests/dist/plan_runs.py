@@ -23,7 +23,7 @@ from curriculum.engine.saves import Saves
 from curriculum.engine.step import Engine
 from curriculum.faults.signals import StopRequest
 from curriculum.tracking.journal import Journal
-from curriculum.trainer import PlanRun
+from curriculum.training.run import PlanRun
 
 WORDS = [f"w{n}" for n in range(60)]
 TEMPLATE = (
@@ -163,9 +163,9 @@ class Watch:
             if row.step == watch.kill_at:
                 raise Killed
 
-        def see_save(saves: Saves, number: int, *rest: Any) -> None:
+        def see_save(saves: Saves, number: int, *rest: Any, **named: Any) -> None:
             watch.saves.append(number)
-            save(saves, number, *rest)
+            save(saves, number, *rest, **named)
 
         Engine.micro_batches, Engine.step = see_records, see_moments  # type: ignore[method-assign]
         Journal.step, Saves.start = end, see_save  # type: ignore[method-assign]

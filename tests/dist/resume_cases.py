@@ -1,8 +1,8 @@
 """Saves, kills and faults, and whole plans, uninterrupted and interrupted, on one rank and on two.
 
-Arguments: the file to write and a folder, then `all`, which forks what it needs so that everything
-is imported once; or under torchrun `leg RUN KILL_AT|end OVERRIDE...`. What two ranks leave, one
-goes on with.
+Arguments: the file to write and a folder, then `main` or `seldom`, which fork what they need so
+that everything is imported once; or under torchrun `leg RUN KILL_AT|end OVERRIDE...`. What two
+ranks leave, one goes on with.
 """
 
 import json
@@ -68,13 +68,6 @@ def resume(ranks: World, root: Path, kills: list[int]) -> dict[str, Any]:
         "killed": interrupted(ranks, root, f"killed-{ranks.size}", kills),
     }
     if ranks.size == 2:
-        same = root / "same"
-        if ranks.is_main:
-            lay_out(same, records() | {"text": [records()["text"][0]] * 12})
-        ranks.barrier()
-        short = ("plan.phases.turns.max_steps=1", "plan.phases.pairs.max_steps=1")
-        found["masks"] = interrupted(ranks, same, "masks", [5], *short)
-        found["no masks"] = interrupted(ranks, same, "no-masks", [], *short, *STILL)
         leg(ranks, root, "handed-on", str(HANDED_ON_AT), list(STILL))
     else:
         all_kept = "checkpoint.keep_last=99"
@@ -85,6 +78,18 @@ def resume(ranks: World, root: Path, kills: list[int]) -> dict[str, Any]:
     return found
 
 
+def masks(ranks: World, root: Path) -> dict[str, Any]:
+    """Windows that are all alike, with dropout and without."""
+    if ranks.is_main:
+        lay_out(root, records() | {"text": [records()["text"][0]] * 12})
+    ranks.barrier()
+    short = ("plan.phases.turns.max_steps=1", "plan.phases.pairs.max_steps=1")
+    return {
+        "masks": interrupted(ranks, root, "masks", [5], *short),
+        "no masks": interrupted(ranks, root, "no-masks", [], *short, *STILL),
+    }
+
+
 def leg(ranks: World, root: Path, run: str, end: str, overrides: list[str]) -> dict[str, Any]:
     checked = plan(root, run, *overrides)
     watch = Watch(None if end == "end" else int(end))
@@ -92,35 +97,44 @@ def leg(ranks: World, root: Path, run: str, end: str, overrides: list[str]) -> d
     return told([watch], checked, ranks)
 
 
-def two(root: Path, rank: int, port: int) -> dict[str, Any]:
+def two(root: Path, rank: int, port: int, seldom: bool) -> dict[str, Any]:
     """One of the two ranks."""
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     with world(tiny.ENGINE) as ranks:
+        if seldom:
+            return masks(ranks, root / "same")
         return save_cases.run(ranks, root / "saves", "two") | resume(ranks, root, list(KILLS[2]))
 
 
-def one(root: Path) -> dict[str, Any]:
+def one(root: Path, seldom: bool) -> dict[str, Any]:
+    faults, damage = root / "faults", fault_cases.SELDOM if seldom else fault_cases.MAIN
+    found: dict[str, Any] = {}
     with world(tiny.ENGINE) as ranks:
-        found = save_cases.run(ranks, root / "saves", "one") | resume(ranks, root, list(KILLS[1]))
-        fault_cases.leave(ranks, root / "faults")
-    return found | {"faults": fault_cases.run(root / "faults")}
+        if not seldom:
+            found = save_cases.run(ranks, root / "saves", "one")
+            found |= resume(ranks, root, list(KILLS[1]))
+        fault_cases.leave(ranks, faults, damage)
+    found["faults"] = fault_cases.damaged(faults, damage)
+    return found if seldom else found | {"disks": fault_cases.disks(faults)}
 
 
-def everything(root: Path) -> dict[str, Any]:
+def everything(root: Path, seldom: bool) -> dict[str, Any]:
     torch.set_num_threads(1)  # a process with other threads than its first one cannot be forked
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     outs = [root / f"rank{rank}.json" for rank in range(2)]
-    children = [kill_cases.fork(partial(two, root, rank, port), outs[rank]) for rank in range(2)]
+    ranks = [partial(two, root, rank, port, seldom) for rank in range(2)]
+    children = [kill_cases.fork(work, out) for work, out in zip(ranks, outs, strict=True)]
     first, _ = [kill_cases.joined(*child) for child in children]
-    return {"2": first, "kills": kill_cases.run(root / "kills"), "1": one(root)}
+    killed = kill_cases.run(root / "kills", kill_cases.SELDOM if seldom else kill_cases.MAIN)
+    return {"2": first, "kills": killed, "1": one(root, seldom)}
 
 
 def main(out: str, root: str, what: str, *arguments: str) -> None:
-    if what == "all":
-        Path(out).write_text(json.dumps(everything(Path(root))))
+    if what != "leg":
+        Path(out).write_text(json.dumps(everything(Path(root), seldom=what == "seldom")))
         return
     run, end, *overrides = arguments
     with world(tiny.ENGINE) as ranks:

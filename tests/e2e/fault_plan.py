@@ -12,6 +12,15 @@ from transformers import PreTrainedTokenizerFast
 STEPS = {"talk": 5, "pairs": 4, "prose": 6}
 TOTAL = sum(STEPS.values())
 INTERVAL = 2
+ENDS = [sum(list(STEPS.values())[: n + 1]) for n in range(len(STEPS))]
+# the steps after which a save is due: every INTERVAL-th of a phase, and its last one
+DUE = sorted(
+    {
+        end - steps + n
+        for end, steps in zip(ENDS, STEPS.values(), strict=True)
+        for n in (*range(INTERVAL, steps, INTERVAL), steps)
+    }
+)
 RUN = Path("run")
 
 _WORDS = [f"w{n}" for n in range(60)]

@@ -105,20 +105,52 @@ def test_broken_off_anywhere_it_ends_alike(
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
+LORA = "model.lora={r: 2, alpha: 6, dropout: 0.0, targets: all-linear}"
+
+
+def whole(found: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Weights in float64 with adapters added: alpha / r times B A, by hand."""
+    plain = {}
+    for name, tensor in found.items():
+        if ".lora_" in name:
+            continue
+        path = name.removesuffix(".base_layer.weight")
+        plain[name] = tensor.double()
+        if path != name:
+            a, b = (found[f"{path}.lora_{part}.default.weight"].double() for part in "AB")
+            plain[name] += 6 / 2 * b @ a
+    return plain
+
+
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_with_adapters_it_is_the_average_of_what_the_branches_compute(
+    tmp_path: Path, ranks: int
+) -> None:
+    pytest.importorskip("peft")
+    write(tmp_path, diamond())
+    if ranks == 1:
+        assert run(tmp_path, LORA) == 0
+    else:
+        torchrun(tmp_path, LORA)
+    found = stored(tmp_path)
+    b, c, d, e = (weights(found[name]) for name in "bcde")
+    expected = {n: (3 * whole(b)[n] + whole(c)[n]) / 4 for n in whole(b)}
+    assert any(".lora_B." in name and b[name].abs().max() > 0 for name in b)
+    for name, tensor in whole(d).items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-6, atol=1e-8)
+    assert all(not d[name].any() for name in d if ".lora_B." in name)
+    assert all(torch.equal(d[name], e[name]) for name in d if ".lora_" not in name)
+    exported = final(tmp_path)
+    for name, tensor in whole(e).items():
+        plain = name.replace(".base_layer", "").removeprefix("lm.")
+        torch.testing.assert_close(exported[plain].double(), tensor, rtol=1e-6, atol=1e-8)
+    assert not (tmp_path / "runs/small/small/final/adapter").exists()
+
+
 def test_two_processes_branch_and_merge(branched: Path, tmp_path: Path) -> None:
     """Sharded unevenly: the average is that of whole tensors, and training goes on from it."""
     write(tmp_path, diamond())
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = ["-m", "curriculum", "run", "+plan=small", "profile=small", "tracking=none"]
-    result = subprocess.run(
-        [sys.executable, *launch, *command, "--config-dir", "conf"],
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert result.returncode == 0, result.stderr[-3000:]
+    torchrun(tmp_path)
     found = stored(tmp_path)
     b, c, d = (weights(found[name]) for name in "bcd")
     for name, merged in d.items():
@@ -127,3 +159,17 @@ def test_two_processes_branch_and_merge(branched: Path, tmp_path: Path) -> None:
     for one, two in zip(rows(branched), rows(tmp_path), strict=True):
         assert two["loss"] == pytest.approx(one["loss"], rel=1e-4), one["step"]
         assert two["lr"] == one["lr"]
+
+
+def torchrun(root: Path, *overrides: str) -> None:
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = ["-m", "curriculum", "run", "+plan=small", "profile=small", "tracking=none"]
+    result = subprocess.run(
+        [sys.executable, *launch, *command, "--config-dir", "conf", *overrides],
+        cwd=root,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]

@@ -211,11 +211,16 @@ def test_two_runs_that_need_the_same_base_train_it_once(
     waited = ["is trained by another run: waiting" in one.text() for one in runs]
     trained = ["run.json" for _ in (root / "runs/faults").rglob("run.json")]
     assert sorted(waited) == [False, True] and len(trained) == 1
-    losses = [
-        [json.loads(line)["loss"] for line in (root / f"runs/later/{name}/metrics.jsonl").open()]
-        for name in ("one", "two")
+    names = ("one", "two")
+    trained_by = [
+        {json.loads(line)["phase"] for line in (root / f"runs/later/{name}/metrics.jsonl").open()}
+        for name in names
     ]
-    assert losses[0] == losses[1]
+    # their own phases are alike too: each is trained by whichever run came first
+    assert not trained_by[0] & trained_by[1]
+    assert trained_by[0] | trained_by[1] == {"talk", "pairs", "prose"}
+    one, two = (weights_of(root / f"runs/later/{name}") for name in names)
+    assert one == two
 
 
 @pytest.mark.slow

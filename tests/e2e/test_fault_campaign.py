@@ -12,10 +12,11 @@ import shutil
 import signal
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from fault_plan import INTERVAL, RUN, TOTAL, command, committed, rows, weights
+from fault_plan import DUE, INTERVAL, RUN, TOTAL, command, committed, rows, weights
 from faults import Server, Start, start
 
 # kinds of moments by what is about to be done to which file, the first that fits
@@ -50,25 +51,40 @@ def assert_as_if_nothing_had_been(root: Path, reference: Path) -> None:
     assert left == []
 
 
-def lost_steps(root: Path) -> int:
-    """Steps that were taken and that no checkpoint holds; judged by the files alone."""
-    taken = [row["step"] for row in rows(root)]
-    return max(taken, default=0) - max(committed(root), default=0)
+@dataclass(frozen=True)
+class Loss:
+    """What a kill costs, judged by rows, markers and the plan: `steps` that were taken and that no
+    checkpoint holds, `beside` of them since the newest save began, if that one did not end."""
+
+    steps: int
+    beside: int
+
+    @property
+    def bound(self) -> int:
+        return INTERVAL + self.beside
 
 
-def in_flight(root: Path) -> int:
-    """The step of the save that was on its way, 0 if none was."""
-    names = [path.name for path in (root / RUN / "checkpoints").glob(".step_*.tmp")]
-    return max((int(re.findall(r"\d+", name)[0]) for name in names), default=0)
+def loss(root: Path) -> Loss:
+    """A save that is due begins before the next step is taken, and only once the one before it is
+    committed. So after a row beyond a due step all saves but that one are there."""
+    taken, held = max([row["step"] for row in rows(root)], default=0), max([0, *committed(root)])
+    begun = [0, *(due for due in DUE if due < taken)]
+    assert held >= begun[max(0, len(begun) - 2)], (held, taken)
+    return Loss(max(0, taken - held), taken - begun[-1] if held < begun[-1] else 0)
 
 
-def assert_no_more_lost(root: Path) -> int:
-    """At most one interval is lost before the newest save that was begun."""
-    lost = lost_steps(root)
-    newest = max(*committed(root), in_flight(root), 0) if committed(root) else in_flight(root)
-    assert max([row["step"] for row in rows(root)], default=0) - newest <= INTERVAL
-    assert lost <= 2 * INTERVAL
-    return lost
+def assert_no_more_lost(root: Path) -> Loss:
+    """At most one interval, and the steps that were taken while a save was written."""
+    found = loss(root)
+    assert found.steps <= found.bound, found
+    assert found.beside <= INTERVAL, found
+    return found
+
+
+def assert_goes_on_from(held: list[int], text: str) -> None:
+    """The newest checkpoint that there was is the one that was used."""
+    for step in re.findall(r"continuing after step (\d+)", text):
+        assert int(step) == max(held), (step, held)
 
 
 def assert_said_nothing_wrong(text: str) -> None:
@@ -91,8 +107,10 @@ def test_killed_at_five_moments_of_a_run(
 ) -> None:
     root = place(laid_out, tmp_path / "run_here")
     for moment in MOMENTS:
+        held = committed(root)
         one = start(server, root, command(), die_on=moment, die_at=1)
         assert one.wait() == [-signal.SIGKILL], (moment, one.text())
+        assert_goes_on_from(held, one.text())
         assert_said_nothing_wrong(one.text())
         assert_no_more_lost(root)
     last = start(server, root, command())
@@ -132,9 +150,10 @@ def test_two_hundred_kills(
         root = place(laid_out, tmp_path / f"run_{sum(runs.values())}")
         for _ in range(40):
             starts += 1
-            before = rows(root)
+            before, held = rows(root), committed(root)
             one, ended = killed(server, root, ranks, draw)
             assert "Traceback" not in one.text(), one.text()
+            assert_goes_on_from(held, one.text())
             if ended == [0] * ranks:
                 break
             assert -signal.SIGKILL in ended, (ended, one.text())
@@ -143,7 +162,7 @@ def test_two_hundred_kills(
             kinds[kind_of(root)] += 1
             by_ranks[ranks] += 1
             # a start that died before its first step shows what the one before it lost
-            losses[assert_no_more_lost(root) if rows(root) != before else 0] += 1
+            losses[assert_no_more_lost(root) if rows(root) != before else Loss(0, 0)] += 1
         assert ended == [0] * ranks, "forty starts did not end it"
         assert_as_if_nothing_had_been(root, whole(ranks))
         runs[ranks] += 1
@@ -157,11 +176,26 @@ def test_two_hundred_kills(
         "runs_that_ended": runs,
         "final_weights_bit_equal": sum(runs.values()),
         "checkpoint_interval": INTERVAL,
-        "steps_lost_by_a_kill": {str(lost): losses[lost] for lost in sorted(losses)},
+        "steps_lost_by_a_kill": counted(losses, lambda loss: loss.steps),
+        "of_which_taken_beside_a_save": counted(losses, lambda loss: loss.beside),
+        "kills_that_lost_more_than_an_interval": sum(
+            n for loss, n in losses.items() if loss.steps > INTERVAL
+        ),
+        "kills_beyond_an_interval_and_the_steps_beside_a_save": sum(
+            n for loss, n in losses.items() if loss.steps > loss.bound
+        ),
     }
     folder = Path(os.environ.get("FAULT_REPORT", tmp_path))
     (folder / "fault_campaign.json").write_text(json.dumps(report, indent=1) + "\n")
     print(json.dumps(report))
+
+
+def counted(losses: Counter[Loss], what: Callable[[Loss], int]) -> dict[str, int]:
+    """How many kills lost how many steps."""
+    found: Counter[int] = Counter()
+    for one, times in losses.items():
+        found[what(one)] += times
+    return {str(steps): found[steps] for steps in sorted(found)}
 
 
 def killed(

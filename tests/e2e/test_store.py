@@ -176,11 +176,11 @@ def test_a_run_waits_for_the_phase_that_another_one_trains(
             claim.release()
         return True
 
-    monkeypatch.setattr("curriculum.trainer._POLL_SECONDS", 0.01)
-    logger = logging.getLogger("curriculum.trainer")
+    monkeypatch.setattr("curriculum.training.finished._POLL_SECONDS", 0.01)
+    logger = logging.getLogger("curriculum.training.finished")
     logger.addFilter(finish)
     try:
-        with caplog.at_level(logging.INFO, logger="curriculum.trainer"):
+        with caplog.at_level(logging.INFO, logger="curriculum.training.finished"):
             assert run(tmp_path, f"store.dir={other}", "run.dir=runs/other") == 0
     finally:
         logger.removeFilter(finish)

@@ -157,6 +157,6 @@ def test_a_store_that_cannot_be_written_leaves_no_trace(
         raise OSError(28, "No space left on device", str(target))
 
     monkeypatch.setattr(store.directories, "_link_or_copy", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(RunError, match=r"store\.dir=.*: No space left on device; make room"):
         store.keep(shelf, "key", checkpoint, {"why": 1})
     assert list(shelf.iterdir()) == []
