@@ -4,8 +4,11 @@
 be finished without it. What ends a start before it trains is never tried again by itself.
 """
 
+import errno
+import gc
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,12 +17,18 @@ from curriculum import store
 from curriculum.checked import CheckedPlan, check, finished_record
 from curriculum.config import Config
 from curriculum.dry import generate_demo
-from curriculum.errors import RunError
+from curriculum.errors import RunError, UserError
 from curriculum.faults import aside, changes, failures, run_lock
 from curriculum.faults.run_lock import RunLock, held
 from curriculum.faults.signals import INTERRUPTED, Interrupted, StopRequest, stop_on_signal
 from curriculum.lineage import base, origin
 from curriculum.store.use import in_use
+
+# what a user can mend
+_OF_THE_DISK = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO),
+    *(errno.ESTALE, errno.ENAMETOOLONG),
+}
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +45,17 @@ def run(config: Config) -> int:
         except Interrupted:
             log.warning("stopped before training went on; the same command goes on from there")
             return INTERRUPTED
+        except OSError as error:
+            if error.errno not in _OF_THE_DISK:
+                raise
+            raise RunError(
+                f"{error.filename or config.run.dir}: {error.strerror}; the same command goes on "
+                "once that is mended"
+            ) from error
 
 
 def _run(config: Config, stop: StopRequest) -> int:
+    _as_stated(config)
     with _never_twice():
         if config.profile.corpus == "demo":
             generate_demo(config)
@@ -55,9 +72,20 @@ def _run(config: Config, stop: StopRequest) -> int:
                 _begin(plans[-1], lock)
                 _use_store(plans, stack)
         stop.check()
-        from curriculum.start import train
+        with _never_collected():
+            from curriculum.start import train
 
         return 0 if train(plans, stop, lock) else INTERRUPTED
+
+
+def _as_stated(config: Config) -> None:
+    stated, started = config.engine.world_size, int(os.environ.get("WORLD_SIZE", "1"))
+    if stated is not None and stated != started:
+        raise UserError(
+            f"engine.world_size={stated}: this run has {started} "
+            f"{'process' if started == 1 else 'processes'}; start {stated} with torchrun, or leave "
+            "it out (with dry_run=true it works out memory and time for any number)"
+        )
 
 
 def _alone(config: Config, stack: ExitStack) -> RunLock:
@@ -86,7 +114,8 @@ def _plans_to_train(config: Config) -> list[CheckedPlan]:
     """The plan, and before it those that it builds on and that the store does not hold."""
     plans = [check(config)]
     while origin(plans[0].composed).kind == "plan":
-        below = check(base(plans[0].composed))
+        found = plans[0].lineage
+        below = check((found and found.base) or base(plans[0].composed))
         if below.keys and store.finished(Path(below.ready.store.dir), below.final_key):
             break
         plans.insert(0, below)
@@ -125,6 +154,21 @@ def _never_twice() -> Iterator[None]:
     except RunError as error:
         error.again = False
         raise
+
+
+@contextmanager
+def _never_collected() -> Iterator[None]:
+    """For imports: the half a million objects that they make live as long as the process, and to
+    look through them for garbage takes a third of a second each time, in the middle of training."""
+    if "torch" in sys.modules or not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _is_main() -> bool:

@@ -6,19 +6,18 @@ the others wait. Rank 0 decides, holds the locks, and tells the other ranks.
 
 import logging
 import os
-import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from curriculum import objectives, store
 from curriculum.checked import CheckedPlan
-from curriculum.engine.distributed import World, world
+from curriculum.engine.distributed import World, lost_contact, world
 from curriculum.errors import RunError, UserError
 from curriculum.faults import failures
 from curriculum.faults.run_lock import Held, RunLock
 from curriculum.faults.signals import StopRequest
-from curriculum.trainer import PlanRun
+from curriculum.training.run import PlanRun
 
 _POLL_SECONDS = 1.0
 
@@ -134,26 +133,12 @@ def _attempt(plan: CheckedPlan, ranks: World, stop: StopRequest, locks: list[Run
         if isinstance(error, RunError) and not trained:
             error.again = False
             raise
-        if ranks.size > 1 and _lost_contact(error):
-            raise RunError(
-                f"rank {ranks.rank}: lost another rank, whose own message says why; all ranks end, "
-                "and the same command goes on from the last checkpoint"
-            ) from error
+        if lost_contact(error):
+            raise
         step, phase = (0, None) if run is None else (run.step, run.phase)
         failures.record(plan.directory, plan.composed, error, token, phase, step)
         raise
 
 
-def _lost_contact(error: Exception) -> bool:
-    """True for what collectives raise once the process at the other end has died."""
-    return isinstance(error, RuntimeError) and bool(_LOST.search(str(error)))
-
-
 def _name(plan: CheckedPlan) -> str:
     return plan.composed.plan.name
-
-
-_LOST = re.compile(
-    r"Connection (closed|reset) by peer|Broken pipe|Connection refused|[Rr]emote process exited|"
-    r"Socket closed|NCCL.*(system error|remote error|aborted)",
-)

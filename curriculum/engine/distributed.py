@@ -5,6 +5,7 @@ and its traps are the same everywhere.
 """
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -126,7 +127,8 @@ def default_threads() -> int:
 def world(engine: Engine) -> Iterator[World]:
     """Start the process group, and end it also when the body fails.
 
-    Raises `UserError` if `engine.replicate` does not divide the number of processes.
+    Raises `UserError` if `engine.replicate` does not divide the number of processes, `RunError`
+    where the body finds another rank's process gone.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size % engine.replicate:
@@ -150,8 +152,30 @@ def world(engine: Engine) -> Iterator[World]:
         else:
             mesh = init_device_mesh(device.type, (size,), mesh_dim_names=("shard",))
         yield World(dist.get_rank(), size, engine.replicate, device, mesh)
+    except RuntimeError as error:
+        if not lost_contact(error):
+            raise
+        raise RunError(
+            f"rank {dist.get_rank()}: lost another rank, whose own message says why; all ranks "
+            "end, and the same command goes on from the last checkpoint"
+        ) from error
     finally:
         dist.destroy_process_group()
+
+
+def lost_contact(error: Exception) -> bool:
+    """True for what collectives raise once the process at the other end has died."""
+    return (
+        isinstance(error, RuntimeError)
+        and dist.get_world_size() > 1
+        and bool(_LOST.search(str(error)))
+    )
+
+
+_LOST = re.compile(
+    r"Connection (closed|reset) by peer|Broken pipe|Connection refused|[Rr]emote process exited|"
+    r"Socket closed|NCCL.*(system error|remote error|aborted)",
+)
 
 
 def _join(backend: str, size: int, timeout: timedelta) -> None:
@@ -195,5 +219,7 @@ def _device() -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")
     index = int(os.environ.get("LOCAL_RANK", "0"))
+    if torch.cuda.device_count() == 1:  # Slurm may show each rank its own GPU alone
+        index = 0
     torch.cuda.set_device(index)
     return torch.device("cuda", index)

@@ -148,14 +148,24 @@ class Journal:
         return sum(row.steps for row in self.ledger.rows.values())
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint has to hold to continue this record."""
-        self._tracker.flush()  # its run ids are known once it has opened its runs
+        """What a checkpoint has to hold to continue this record.
+
+        The tracker's ids are those known by now: what is not among them is found by its tags.
+        """
         return {
             "ledger": self.ledger.to_dict(),
             "before": [storage.to_json(result) for result in self.before],
             "after": [storage.to_json(result) for result in self.after],
             "tracker": self._tracker.ids,
         }
+
+    def flush(self) -> None:
+        """Wait, for a bounded time, until the tracker has what was written down so far.
+
+        Not while it is still opening its store, in the first seconds of a run.
+        """
+        if self._tracker.ids:
+            self._tracker.flush()
 
     def saved(self, state: Mapping[str, Any]) -> None:
         """A checkpoint with this state was committed: bring the ledger's file up to it."""

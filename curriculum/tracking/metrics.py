@@ -148,8 +148,10 @@ def _rows(path: Path, data: bytes) -> Iterator[tuple[bytes, dict[str, Any]]]:
     for number, line in enumerate(_without_torn_line(data).splitlines(keepends=True), start=1):
         try:
             row = orjson.loads(line)
-            if not isinstance(row["step"], int):
-                raise ValueError("step is not an integer")
+            if not (isinstance(row["step"], int) and isinstance(row["phase_step"], int)):
+                raise ValueError("a step is not an integer")
+            if not isinstance(row["phase"], str):
+                raise ValueError("phase is not a name")
         except (ValueError, KeyError, TypeError) as error:
             raise RunError(
                 f"{path}:{number}: not a row of metrics ({error}); remove the line"

@@ -1,9 +1,10 @@
 """Trackers: where a run's figures are shown while it trains.
 
-A tracker never stops training and never makes it wait. Calls are queued to one worker thread,
-which also imports MLflow (seconds) and writes to its store (tens of milliseconds a batch). The
-loop waits only where it must know that the figures have arrived: at checkpoints and at the end,
-and there for a bounded time. What training itself relies on is `metrics.jsonl` and the ledger.
+A tracker never stops training and never makes it wait. Calls are queued to one thread, which hands
+them to the process that imports MLflow (seconds) and writes to its store (tens of milliseconds a
+batch). A checkpoint waits until the figures before it have arrived, beside training, and so does
+the end of a run; both for a bounded time. What training itself relies on is `metrics.jsonl` and the
+ledger.
 """
 
 import logging
@@ -11,12 +12,14 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 from curriculum.config import Config
 from curriculum.tracking.mlflow_tracker import MlflowTracker
+from curriculum.tracking.remote import RemoteTracker
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
@@ -184,21 +187,25 @@ def open_tracker(
 ) -> Tracker:
     """The tracker of this process. `ids` comes from the checkpoint that the run continues.
 
-    Only rank 0 tracks. Returns at once: MLflow is imported by the worker thread.
+    Only rank 0 tracks. Returns at once: MLflow is imported by another process.
     """
     if not config.tracking.enabled or rank != 0:
         return NullTracker()
     run_dir = run_dir.absolute()
-    return BackgroundTracker(
-        MlflowTracker(
-            uri=config.tracking.uri or f"sqlite:///{run_dir / 'mlflow.db'}",
-            experiment=config.tracking.experiment,
-            run_dir=run_dir,
-            plan_name=plan_name or config.plan.name,
-            flush_steps=config.tracking.flush_steps,
-            ids=ids,
-        )
+    make = partial(
+        MlflowTracker,
+        uri=config.tracking.uri or f"sqlite:///{run_dir / 'mlflow.db'}",
+        experiment=config.tracking.experiment,
+        run_dir=run_dir,
+        plan_name=plan_name or config.plan.name,
+        flush_steps=config.tracking.flush_steps,
+        ids=ids,
     )
+    try:
+        return BackgroundTracker(RemoteTracker(make))
+    except OSError as error:
+        log.warning("tracking: its process cannot be started: %s; training goes on", error)
+        return NullTracker()
 
 
 def now_ms() -> int:
