@@ -269,6 +269,7 @@ class Model:
 
     `router_loss`: of mixture-of-experts models; null means what the model's own config says
     (`output_router_logits`). `lora`: adapters are trained instead of the weights; null means none.
+    `embedding_dim`: texts are embedded through a trained projection of that size; null means none.
     """
 
     name: str
@@ -279,6 +280,7 @@ class Model:
     parameters: Parameters | None
     router_loss: bool | None = None
     lora: Lora | None = None
+    embedding_dim: Count | None = None
 
 
 @dataclass(config=_strict)
@@ -327,6 +329,8 @@ class Engine:
 
     `activation_checkpointing`: activations of all layers (`full`) or of every second one
     (`selective`) are computed again in the backward. `compile`: each block by `torch.compile`.
+    `world_size`: ranks that a dry run works out memory and time for, and that a run then has to
+    have; null means as many as are started.
     """
 
     dtype: Literal["float32", "bfloat16"]
@@ -338,6 +342,7 @@ class Engine:
     timeout_seconds: Count
     activation_checkpointing: Literal["none", "full", "selective"] = "none"
     compile: bool = False
+    world_size: Count | None = None
 
 
 @dataclass(config=_strict)
@@ -351,7 +356,12 @@ class Scale:
 
 @dataclass(config=_strict)
 class Budget:
+    """`peak_flops`: operations a second of one device at best; `utilisation`: the part of them that
+    training is expected to use. Both only for the time that a dry run states."""
+
     scale: Scale
+    peak_flops: Positive | None = None
+    utilisation: Annotated[float, Field(gt=0, le=1)] | None = None
 
 
 @dataclass(config=_strict)

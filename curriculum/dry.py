@@ -4,7 +4,7 @@
 them. Nothing is trained, and nothing but the cache is written.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from curriculum.finding import ranked
 from curriculum.plan.budget import WindowCount, plan_budget, settled, with_known_length
 from curriculum.plan.checks import CheckContext, run_checks
 from curriculum.plan.dry_run import DryRun
+from curriculum.plan.ranks import plan_ranks
 from curriculum.plan.scale import phase_steps, scaled
 
 if TYPE_CHECKING:
@@ -48,7 +49,17 @@ def dry_run(config: Config, cached: Collection[str] = (), *, starting: bool = Fa
 
         found = audit(ready, windows, size(config))
         findings = ranked([*findings, *found], config.checks.ignore)
-    return DryRun(config, settled(ready, counts), budget, findings)
+    ranks = plan_ranks(ready, budget, _density(counts))
+    return DryRun(config, settled(ready, counts), budget, findings, ranks)
+
+
+def _density(counts: Mapping[str, WindowCount | None]) -> dict[str, float]:
+    """Share of the tokens of prepared phases that carries loss."""
+    return {
+        name: count.trained_tokens / count.forward_tokens
+        for name, count in counts.items()
+        if count is not None and count.forward_tokens and count.trained_tokens is not None
+    }
 
 
 def size(config: Config) -> float:

@@ -1,4 +1,4 @@
-"""Tables and findings as text of a given width, and sizes."""
+"""Tables and findings as text of a given width, sizes and durations."""
 
 import textwrap
 from collections.abc import Sequence
@@ -45,6 +45,16 @@ def size_text(count: int) -> str:
         value /= 1000
         units.pop(0)
     return f"{value:.0f} {units[0]}" if units[0] == "B" else f"{value:.2f} {units[0]}"
+
+
+def duration_text(seconds: float | None) -> str:
+    """`48 s`, `12.5 min`, `7.2 h`, `3.1 d`: in the largest unit that leaves at least one."""
+    if seconds is None:
+        return "?"
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
 
 
 def _wrapped(text: str, indent: str, width: int) -> list[str]:

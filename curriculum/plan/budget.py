@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from math import ceil
 from typing import Any
 
-from curriculum.config import Config, Phase
+from curriculum.config import Config, Engine, Phase
 from curriculum.errors import UserError
 from curriculum.plan.flops import ModelSize, model_size, training_flops
 from curriculum.plan.graph import order
@@ -150,7 +150,7 @@ def _row(
     steps = phase_steps(phase)
     windows = None if steps is None else steps * phase.batch_size
     nominal = None if windows is None else windows * phase.seq_len
-    forward = None if nominal is None else nominal * _texts(phase)
+    forward = None if nominal is None else nominal * texts_per_window(phase)
     exact = count is not None and count.forward_tokens is not None
     if exact:
         forward = count.forward_tokens
@@ -201,9 +201,16 @@ def _merge_row(name: str, phase: Phase) -> PhaseBudget:
     )
 
 
-def _texts(phase: Phase) -> int:
+def texts_per_window(phase: Phase) -> int:
     """Texts of one window, each at most `seq_len`: a retrieval group is a query and documents."""
     return 1 if phase.retrieval is None else 1 + phase.retrieval.documents
+
+
+def micro_batch_size(phase: Phase, engine: Engine) -> int:
+    """Windows of a micro-batch: as said, or as many as `engine.micro_batch_tokens` holds."""
+    if phase.micro_batch_size is not None:
+        return phase.micro_batch_size
+    return max(1, engine.micro_batch_tokens // (phase.seq_len * texts_per_window(phase)))
 
 
 def _head_rows(phase: Phase, forward: int | None, count: WindowCount | None) -> int:

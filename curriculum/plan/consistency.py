@@ -12,7 +12,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.~-]*")
 
 def consistent(config: Config) -> Config:
     """The same configuration, or a `UserError` that names every contradiction, one a line."""
-    problems = [*_names(config), *_model(config)]
+    problems = [*_names(config), *_model(config), *_ranks(config)]
     for name, phase in config.plan.phases.items():
         problems += _phase(f"plan.phases.{name}", phase)
     problems += _choice_evals(config)
@@ -35,12 +35,12 @@ def _model(config: Config) -> Iterator[str]:
     model = config.model
     if model.path is not None and model.config is not None:
         yield f"model.path={model.path!r}: model.config is given too; set one of them to null"
-    merges = [name for name, phase in config.plan.phases.items() if phase.is_merge]
-    if model.lora is not None and merges:
-        yield (
-            f"plan.phases.{merges[0]}: merge with model.lora: the average of low-rank factors is "
-            "not the average of the weights; set model.lora=null, or merge exported models"
-        )
+
+
+def _ranks(config: Config) -> Iterator[str]:
+    size, replicate = config.engine.world_size, config.engine.replicate
+    if size is not None and size % replicate:
+        yield f"engine.replicate={replicate}: must divide engine.world_size={size}"
 
 
 def _phase(key: str, phase: Phase) -> Iterator[str]:

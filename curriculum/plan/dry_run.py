@@ -7,6 +7,7 @@ from typing import Any
 from curriculum.config import Config
 from curriculum.finding import Finding
 from curriculum.plan.budget import Budget, PhaseBudget
+from curriculum.plan.ranks import Ranks
 from curriculum.plan.scale import shown
 from curriculum.terminal import finding_lines, grid
 
@@ -16,13 +17,14 @@ class DryRun:
     """`config` is as composed, so that the table can show `1800 x 0.1 = 180`.
 
     `ready` is what a run uses: scaled, and with the steps of phases measured in epochs as far as
-    their data is known.
+    their data is known. `ranks`: where `engine.world_size` is stated.
     """
 
     config: Config
     ready: Config
     budget: Budget
     findings: list[Finding]
+    ranks: Ranks | None = None
 
     @property
     def plan(self) -> str:
@@ -44,11 +46,13 @@ class DryRun:
         return replace(self, budget=self.budget.with_cached(cached))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values: plan, profile, phases, totals, findings. What is unknown is None."""
+        """Plain values: plan, profile, phases, totals, findings, and `ranks` where their number is
+        stated. What is unknown is None."""
         return {
             "plan": self.plan,
             "profile": self.profile,
             **self.budget.to_json(),
+            **({} if self.ranks is None else {"ranks": self.ranks.to_json(self._left)}),
             "findings": [finding.to_json() for finding in self.findings],
         }
 
@@ -61,9 +65,14 @@ class DryRun:
             grid(_TOTAL_HEAD, list(_total_rows(self.budget.totals)), width),
             self._scale(width),
             _notes(self.budget),
+            "" if self.ranks is None else self.ranks.table(self._left, width),
             "\n".join(finding_lines(self.findings, width)),
         ]
         return "\n\n".join(block for block in blocks if block)
+
+    @property
+    def _left(self) -> list[str]:
+        return [row.name for row in self.budget.phases if not row.cached]
 
     def _rows(self) -> Iterator[tuple[int, PhaseBudget]]:
         return enumerate(self.budget.phases, start=1)

@@ -10,15 +10,13 @@ Where `conf/model` states no counts they are read from the headers of safetensor
 their weights.
 """
 
-import json
-import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
 from curriculum.config import Model
+from curriculum.plan.parameters import is_embedding, saved_config, stored_tensors
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,9 @@ class ModelSize:
 
 def model_size(model: Model) -> ModelSize | None:
     """Sizes of a configured or saved model, None where they are not known without building it."""
-    config = model.config if model.config is not None else _saved_config(model.path)
+    config = model.config
+    if config is None and model.path is not None:
+        config = saved_config(Path(model.path))
     if config is None:
         return None
     try:
@@ -47,9 +47,10 @@ def model_size(model: Model) -> ModelSize | None:
     counts = model.parameters
     if counts is not None:
         total, embedding, used = counts.total, counts.embedding, counts.active or counts.total
-    elif model.path is not None and (tensors := dict(_tensors(Path(model.path)))):
+    elif model.path is not None and (stored := list(stored_tensors(Path(model.path)))):
+        tensors = {tensor.name: tensor.size for tensor in stored}
         total = sum(tensors.values())
-        embedding = sum(size for name, size in tensors.items() if _is_embedding(name))
+        embedding = sum(size for name, size in tensors.items() if is_embedding(name))
         used = total - _idle(tensors, config)
     else:
         return None
@@ -79,36 +80,6 @@ def forward_flops(
     """Operations of a forward pass alone: a third of `training_flops`."""
     flops = training_flops(size, forward_tokens, head_rows, sequence_length)
     return None if flops is None else flops // 3
-
-
-def _saved_config(path: str | None) -> dict[str, Any] | None:
-    file = Path(path) / "config.json" if path is not None else None
-    if file is None or not file.is_file():
-        return None
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:
-        return None
-
-
-def _tensors(directory: Path) -> Iterator[tuple[str, int]]:
-    """Name and number of elements of every stored tensor; nothing if a header cannot be read."""
-    for file in sorted(directory.glob("*.safetensors")):
-        with file.open("rb") as stream:
-            prefix = stream.read(8)
-            if len(prefix) < 8:
-                return
-            length = struct.unpack("<Q", prefix)[0]
-            if length > file.stat().st_size:
-                return
-            header = json.loads(stream.read(length))
-        for name, tensor in header.items():
-            if name != "__metadata__":
-                yield name, prod(tensor["shape"])
-
-
-def _is_embedding(name: str) -> bool:
-    return name.endswith(("embed_tokens.weight", "lm_head.weight", "wte.weight"))
 
 
 def _idle(tensors: Mapping[str, int], config: Mapping[str, Any]) -> int:

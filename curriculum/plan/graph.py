@@ -54,6 +54,11 @@ def order(plan: Plan) -> list[str]:
     return done
 
 
+def merges(plan: Plan) -> list[str]:
+    """Phases that average others, as declared."""
+    return [name for name, phase in plan.phases.items() if phase.is_merge]
+
+
 def ancestors(plan: Plan, phase: str) -> list[str]:
     """Phases whose steps lie before `phase`: along its longest line of parents, first one first."""
     edges = parents(plan)

@@ -135,6 +135,7 @@ def _training_parts(config: Config, name: str, data: Content, tokenizer: Content
         **optim,
         "model.router_loss": model["router_loss"],
         "model.lora": model["lora"],
+        "model.embedding_dim": model["embedding_dim"],
         "engine.dtype": config.engine.dtype,
         "engine.compile": config.engine.compile,
         "seed": config.seed,

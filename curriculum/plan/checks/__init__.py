@@ -12,6 +12,8 @@ from curriculum.plan.checks.data_missing import data_missing
 from curriculum.plan.checks.data_short import data_short
 from curriculum.plan.checks.decay_on_replay import decay_on_replay
 from curriculum.plan.checks.ends_on_replay import ends_on_replay
+from curriculum.plan.checks.evals_never_due import evals_never_due
+from curriculum.plan.checks.idle_ranks import idle_ranks
 from curriculum.plan.checks.init_missing import init_missing
 from curriculum.plan.checks.phase_share import phase_share
 from curriculum.plan.checks.replay_share import replay_share
@@ -34,6 +36,8 @@ CHECKS: tuple[Callable[[CheckContext], Iterable[Finding]], ...] = (
     data_missing,
     data_short,
     trailing_windows,
+    evals_never_due,
+    idle_ranks,
 )
 
 __all__ = ["CHECKS", "CheckContext", "run_checks"]

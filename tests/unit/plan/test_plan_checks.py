@@ -33,7 +33,7 @@ def test_the_corrective_plan_is_clean(tmp_path):
 
 def test_one_file_a_check():
     modules = [check.__module__ for check in CHECKS]
-    assert len(set(modules)) == len(modules) == 12
+    assert len(set(modules)) == len(modules) == 14
 
 
 def test_ends_on_replay(base):

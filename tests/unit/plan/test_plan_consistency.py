@@ -1,7 +1,7 @@
 """Contradictions between values that are each valid."""
 
 import pytest
-from plan_builders import config, phase, values
+from plan_builders import config, phase
 
 from curriculum.errors import UserError
 from curriculum.plan.consistency import consistent
@@ -87,9 +87,3 @@ def test_only_a_merge_has_weights():
 def test_an_ordinary_phase_still_needs_its_fields():
     with pytest.raises(UserError, match=r"plan\.phases\.a\.batch_size: required, but not given"):
         config({"a": {"objective": "causal", "task": "text", "role": "replay"}})
-
-
-def test_adapters_are_not_merged():
-    model = {**values({})["model"], "lora": {"r": 2, "alpha": 4, "dropout": 0.0, "targets": "q"}}
-    with pytest.raises(UserError, match=r"plan\.phases\.d: merge with model\.lora"):
-        consistent(config(merged(), model=model))

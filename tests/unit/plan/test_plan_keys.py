@@ -32,6 +32,8 @@ def changed(found: list[str]) -> list[int]:
     [
         "engine.threads=1",
         "engine.micro_batch_tokens=64",
+        "engine.world_size=64",
+        "budget.utilisation=0.3",
         "plan.phases.rag_qa.micro_batch_size=1",
         "run.dir=elsewhere",
         "store.dir=elsewhere",
@@ -54,6 +56,7 @@ def test_layout_and_watching_are_no_part_of_a_key(override: str) -> None:
         ("optim.lr=0.001", 1),
         ("optim.weight_decay=0.2", 1),
         ("engine.dtype=bfloat16", 1),
+        ("model.embedding_dim=64", 1),
         ("schedule.warmup_steps=300", 1),
         ("plan.phases.retrieval_university.retrieval.temperature=0.07", 2),
         ("plan.phases.qa_mixture.lr_scale=0.9", 8),
