@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from curriculum.errors import RunError, UserError
 from curriculum.faults import launcher
 from curriculum.faults.signals import INTERRUPTED, Interrupted, stop_on_signal
+from curriculum.slurm import ranks
 from curriculum.verbs import call, listed
 
 if TYPE_CHECKING:
@@ -31,10 +32,12 @@ VERBS = {
     "store": ("curriculum.store.verb:main", "finished phases: list, compare with a plan, delete"),
     "dashboard": ("curriculum.tracking.dashboard:main", "open the tracker's web page"),
 }
+_SLURM = "hydra_plugins.curriculum_slurm.SlurmLauncher"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; the exit code."""
+    ranks.adopt()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_help(), file=sys.stdout if arguments else sys.stderr)
@@ -117,6 +120,7 @@ def _job_task(codes: list[int]) -> "Callable[[DictConfig], None]":
     home = os.getpid()
 
     def task(cfg: "DictConfig") -> None:
+        ranks.adopt()
         try:
             code = _job(cfg)
         except (UserError, RunError) as error:
@@ -145,6 +149,12 @@ def _job(cfg: "DictConfig") -> int:
     if hydra.mode == RunMode.MULTIRUN and not own:
         cfg.run.dir = os.path.join(cfg.run.dir, job_suffix(given))
     config = typed(cfg, dict(hydra.runtime.choices))
+    if hydra.launcher.get("_target_") == _SLURM:
+        from curriculum.slurm.job import submit, with_ranks
+
+        config = with_ranks(config, hydra)
+        if not config.dry_run:
+            return submit(config, hydra)
     if not config.dry_run:
         gc.enable()
         from curriculum.runner import run as run_plan

@@ -72,6 +72,8 @@ def explain(error: Exception) -> str:
     """One line of ours for an error of Hydra or OmegaConf."""
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         wanted = str(error.missing_cfg_file).removesuffix(".yaml")
+        if wanted.startswith("hydra/launcher/") and "slurm" in wanted:
+            return f"{wanted}: needs Hydra's submitit plugin; pip install 'curriculum[slurm]'"
         group, _, name = wanted.rpartition("/")
         if group and error.options:
             return f"{group}={name}: no such {group}; {nearest(name, error.options)}"
@@ -84,6 +86,8 @@ def explain(error: Exception) -> str:
             return f"{error.override}: not an override ({reason}); give key=value"
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
         return f"""{key}={value}: cannot be read ({reason}); quote the value: '{key}="{escaped}"'"""
+    if isinstance(error.__cause__, OmegaConfBaseException):
+        text += f" ({str(error.__cause__).splitlines()[0]})"
     return re.sub(r"'\+\+(?=[\w.]+=)", "'", text)
 
 

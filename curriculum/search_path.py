@@ -30,10 +30,15 @@ class LibrarySearchPath(SearchPathPlugin):
             search_path.prepend(provider="curriculum", path=f"file://{folder}")
 
 
+def config_dir() -> Path | None:
+    """The user's folder, of the composition that is going on."""
+    return _config_dir.get()
+
+
 @contextmanager
-def searching(config_dir: str | Path | None) -> Iterator[None]:
+def searching(folder: str | Path | None) -> Iterator[None]:
     """Compositions within find the library and the user's folder; `None` keeps an outer one."""
-    own = _config_dir.get() if config_dir is None else Path(config_dir).absolute()
+    own = config_dir() if folder is None else Path(folder).absolute()
     if own is not None and not own.is_dir():
         raise UserError(f"--config-dir {own}: no such folder")
     Plugins.instance().register(LibrarySearchPath)

@@ -1,12 +1,15 @@
-"""What a run has to do with `torchrun`, which starts it again when it fails.
+"""What a run has to do with what starts it again when it fails: `torchrun`, or a job of Slurm.
 
 A start that fails for its configuration or its data fails again, however often it is started. So it
-ends `torchrun` too, the way a user would: by SIGTERM.
+ends `torchrun` too, the way a user would: by SIGTERM. A job's script looks for a file.
 """
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
+
+NO_RESTART = "CURRICULUM_NO_RESTART"  # names the file that a job's script looks for
 
 _PROGRAMS = ("torchrun", "torch.distributed.run", "torch/distributed/run.py")
 
@@ -21,11 +24,14 @@ def will_restart() -> bool:
 
 
 def no_restart() -> None:
-    """End the torchrun that started this process, if it would start it again.
+    """Keep the launcher that started this process from starting it again.
 
-    Whichever rank comes first does it; torchrun then ends the others. Where the parent is another
-    program that uses torchrun's agent, nothing is done: it has its own reasons to restart.
+    Whichever rank comes first ends torchrun, which then ends the others. Where the parent is
+    another program that uses torchrun's agent, nothing is done: it has its own reasons to restart.
     """
+    if mark := os.environ.get(NO_RESTART):
+        with suppress(OSError):
+            Path(mark).touch()
     if not will_restart():
         return
     parent = os.getppid()

@@ -4,7 +4,8 @@
 ids are used again. A record whose process is gone is taken over. On another host a process cannot
 be looked up; there the lock counts as left behind once its file has not been touched for a while.
 Under `torchrun` rank 0 holds the lock for all ranks, and the record names `torchrun` too: it stays
-the holder while it starts its workers again.
+the holder while it starts its workers again. Slurm runs a job once at a time: what an earlier start
+of the same job left behind, perhaps on a node that failed, is taken over.
 """
 
 import json
@@ -45,6 +46,7 @@ class Holder:
     worker: Process
     launcher: Process | None
     token: str
+    job: str = ""  # that of Slurm, and which of its starts
     since: str = field(default_factory=lambda: time.strftime("%Y-%m-%d %H:%M:%S"))
 
     def __str__(self) -> str:
@@ -118,6 +120,8 @@ class RunLock:
                 return
 
     def _is_held(self, found: Holder) -> bool:
+        if _earlier_start(found.job, self.holder.job):
+            return False
         if found.host != self.holder.host:
             return self._stale is None or _age(self.path) < self._stale
         if found.launcher is not None and found.launcher == self.holder.launcher:
@@ -153,6 +157,7 @@ def read(path: Path) -> Holder | None:
             Process(**values["worker"]),
             None if launcher is None else Process(**launcher),
             values["token"],
+            values.get("job", ""),
             values["since"],
         )
     except (OSError, ValueError, KeyError, TypeError):
@@ -183,7 +188,17 @@ def _without_proc(pid: int) -> Process | None:
 def _this_process() -> Holder:
     own = process(os.getpid()) or Process(os.getpid())
     launcher = process(os.getppid()) if "TORCHELASTIC_RUN_ID" in os.environ else None
-    return Holder(_host(), own, launcher, f"{own.pid}-{os.urandom(6).hex()}")
+    return Holder(_host(), own, launcher, f"{own.pid}-{os.urandom(6).hex()}", _job())
+
+
+def _job() -> str:
+    job = os.environ.get("SLURM_JOB_ID", "")
+    return f"{job} {os.environ.get('SLURM_RESTART_COUNT', '0')}" if job else ""
+
+
+def _earlier_start(found: str, own: str) -> bool:
+    """True for two starts of one job that are not the same."""
+    return found != own and found.partition(" ")[0] == own.partition(" ")[0] != ""
 
 
 def _host() -> str:

@@ -22,6 +22,7 @@ def test_wheel_runs_from_an_empty_directory(tmp_path: Path) -> None:
     empty.mkdir()
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
+    assert (site / "hydra_plugins" / "curriculum_slurm.py").is_file()
     place = "import curriculum, sys; print(curriculum.__file__)"
     found = curriculum(cwd=empty, code=place, PYTHONPATH=str(site))
     assert found.stdout.startswith(str(site))

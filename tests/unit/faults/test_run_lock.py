@@ -128,6 +128,23 @@ def test_a_worker_that_outlives_its_torchrun_keeps_the_lock(tmp_path: Path, othe
         RunLock(tmp_path, 600).acquire()
 
 
+@pytest.mark.parametrize(
+    ("job", "restarts", "free"), [("7", "1", True), ("7", "0", False), ("8", "1", False)]
+)
+def test_a_job_that_slurm_starts_again_is_not_kept_out_by_its_earlier_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str, restarts: str, free: bool
+) -> None:
+    write(tmp_path, host="node1/pid:[1]", job="7 0")
+    monkeypatch.setenv("SLURM_JOB_ID", job)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
+    if free:
+        note = RunLock(tmp_path, 600).acquire()
+        assert note is not None and "taken over from" in note
+    else:
+        with pytest.raises(Held, match="on node1"):
+            RunLock(tmp_path, 600).acquire()
+
+
 def test_a_lock_that_was_taken_over_is_noticed(tmp_path: Path) -> None:
     with held(tmp_path, None) as (lock, _):
         write(tmp_path)
