@@ -160,12 +160,8 @@ class Journal:
         }
 
     def flush(self) -> None:
-        """Wait, for a bounded time, until the tracker has what was written down so far.
-
-        Not while it is still opening its store, in the first seconds of a run.
-        """
-        if self._tracker.ids:
-            self._tracker.flush()
+        """Wait, for a bounded time, until the tracker has what was written down so far."""
+        self._tracker.flush()
 
     def saved(self, state: Mapping[str, Any]) -> None:
         """A checkpoint with this state was committed: bring the ledger's file up to it."""

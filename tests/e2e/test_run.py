@@ -178,6 +178,7 @@ def in_phase(name: str, step: int) -> Callable[[dict[str, Any]], bool]:
     return lambda row: row["phase"] == name and row["phase_step"] >= step
 
 
+@pytest.mark.slow
 def test_killed_in_three_phases_equals_the_uninterrupted_run(finished: Path, beside: Path) -> None:
     arguments = (*TINY, "checkpoint.every_steps=200")
     for name, step in (("rag_qa", 5), ("retrieval_university", 1), ("causal_foundations", 3)):

@@ -136,6 +136,7 @@ def test_eval_equals_the_plain_model(shown, model, tokenizer, records) -> None:
     }
 
 
+@pytest.mark.slow
 def test_two_ranks_give_what_one_gives(shown, run_dir, tmp_path) -> None:
     """Seven prompts, a few windows, uneven chunks: some rank always has less to do."""
     script = tmp_path / "evaluate_main.py"
