@@ -31,7 +31,7 @@ from curriculum.data.packed_choice import (
 from curriculum.data.packed_choice.packer import Split, pack_records, read_choices
 from curriculum.data.packed_choice.provenance import require_same_tokenizer, tokenizer_note
 from curriculum.data.packed_choice.tokens import SLOT
-from curriculum.data.pointers import hashed, pointer_of
+from curriculum.data.pointers import hashed, noted, pointer_of
 from curriculum.data.sources import Source, digest, expand
 from curriculum.data.tokenizer import require_chat_template, tokenizer_digest
 from curriculum.errors import RunError, UserError
@@ -105,19 +105,9 @@ def find(config: Config, phase: str, split: str) -> ChoiceSet | None:
     """The set that `prepare` would give, no bin checked; None where it is not packed yet."""
     directory = _packed_directory(config, phase, split)
     if directory is None:
-        files, missing = expand(_patterns(config, phase, split))
-        pointer = (
-            None
-            if missing or not files
-            else pointer_of(config, "choice", _inputs(config, phase, split), files)
-        )
-        if pointer is None:
-            return None
-        try:
-            directory = pointer.parents[1] / str(json.loads(pointer.read_text())["key"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-        if not is_packed(directory):
+        inputs, patterns = _inputs(config, phase, split), _patterns(config, phase, split)
+        directory = noted(config, "choice", inputs, patterns)
+        if directory is None or not is_packed(directory):
             return None
     return ChoiceSet(PackedChoice(directory, read_manifest(directory)), config.seed, phase)
 

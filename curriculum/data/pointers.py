@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from curriculum.config import Config
-from curriculum.data.sources import stats
+from curriculum.data.sources import expand, stats
 from curriculum.data.tokenizer import tokenizer_files
 
 
@@ -33,3 +33,20 @@ def pointer_of(
         "tokenizer": stats(tokenizer),
     }
     return Path(config.cache.dir) / kind / "pointers" / f"{hashed(involved)}.json"
+
+
+def noted(
+    config: Config, kind: str, inputs: Mapping[str, Any], patterns: Sequence[str]
+) -> Path | None:
+    """The directory that is noted for a set, by stats alone; its name is the set's key.
+
+    None if nothing is noted, a file changed since, or a pattern matches none.
+    """
+    files, missing = expand(patterns)
+    pointer = None if missing or not files else pointer_of(config, kind, inputs, files)
+    if pointer is None:
+        return None
+    try:
+        return pointer.parents[1] / str(json.loads(pointer.read_text())["key"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

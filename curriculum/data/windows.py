@@ -12,7 +12,6 @@ changes no earlier chunk. Held-out records keep their order and are prepared who
 read, no tokenizer loaded.
 """
 
-import json
 import logging
 import os
 import time
@@ -36,7 +35,7 @@ from curriculum.data.chunks import (
     remove_manifest,
 )
 from curriculum.data.order import record_order
-from curriculum.data.pointers import hashed, pointer_of
+from curriculum.data.pointers import hashed, noted, pointer_of
 from curriculum.data.preparation import ChunkMaker, Growth, Split, enough, grow
 from curriculum.data.records import is_chat
 from curriculum.data.sources import Source, digest, expand, stats
@@ -227,21 +226,11 @@ def find(config: Config, phase: str, split: Split) -> WindowSet | ChoiceSet | No
     """
     if config.plan.phases[phase].task == "choice":
         return choice_data.find(config, phase, split)
-    patterns = _patterns(config, phase, split)
-    files, missing = expand(patterns)
-    pointer = (
-        None
-        if missing or not files
-        else pointer_of(config, "windows", _inputs(config, phase, split), files)
-    )
-    if pointer is None:
+    inputs, patterns = _inputs(config, phase, split), _patterns(config, phase, split)
+    directory = noted(config, "windows", inputs, patterns)
+    if directory is None:
         return None
-    try:
-        key = str(json.loads(pointer.read_text())["key"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    directory = pointer.parent.parent / key
-    manifest = read_manifest(directory, key)
+    manifest = read_manifest(directory, directory.name)
     if manifest is None or any(_size(directory / c.file) != c.bytes for c in manifest.chunks):
         return None
     return WindowSet(directory, manifest, config.seed, phase)
